@@ -10,9 +10,9 @@ from support.daemons.daemons import Installation, put_apart
 from support.labs.cells_away import CLOUD
 from support.labs.small_lab import until
 from support.servers import postgres_server
-from support.servers.ports import free_port
 
 from droveway.lab.cloud import Cloud, parse_cloud
+from droveway.lab.serve_ports import free_port
 from droveway.persistence.journal.states import State
 
 TWO = CLOUD.replace("{host1: {}}", "{host1: {}, host2: {}}").replace("  cell3: {hosts: {host5: {}}}\n", "")

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.daemons.daemons import in_place, write
 from support.labs.small_lab import in_child, small_cloud
 
 from droveway.conf import services
 from droveway.lab import build
 from droveway.lab.layout import Layout
+from droveway.lab.serve_settings import in_place, write
 from droveway.persistence.database import Database, sqlite_url
 
 SECRET = "canary-url-81c7"

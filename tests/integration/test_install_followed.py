@@ -7,12 +7,12 @@ from typing import Final
 
 from support.console import blocks
 from support.daemons import unit_site
-from support.daemons.daemons import write
 from support.daemons.unit_site import CONDUCTOR, ETC, WORKERS
 from support.labs.small_lab import assert_balanced, until
 
 from droveway.clients import sessions
 from droveway.conf import settings
+from droveway.lab.serve_settings import write
 
 PAGE: Final = Path(__file__).parents[2] / "docs/install.rst"
 

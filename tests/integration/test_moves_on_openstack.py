@@ -22,7 +22,7 @@ from support.servers.openstack_lab import CLOUD, OTHER, SERVER, USER
 from support.servers.openstack_services import OpenStack
 from support.servers.proxy import Proxy, running_proxy
 
-from droveway.lab import build
+from droveway.lab import build, serve_settings
 from droveway.lab import cloud as clouds
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves
@@ -166,7 +166,7 @@ def fixture_world(
                     settings.remove_section(group)
                 settings.read([written])
                 settings.read_dict({"cross_cell": {"allowed": "true"}, **site.cloud.image_settings()})
-                daemons.write(settings, site.configuration)
+                serve_settings.write(settings, site.configuration)
                 lines = {"placement": placement, "neutron": neutron}
                 yield World(site, services, lines, each=request.config.getoption("--each-kill"))
             lab.close()

@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 from support.daemons import unit_site
-from support.daemons.daemons import write
 from support.daemons.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
 from support.labs.small_lab import assert_balanced, file_flow, is_released, read_move, until
 from support.servers import zookeeper_server
 from support.servers.systemd_machine import Machine
 
+from droveway.lab.serve_settings import write
 from droveway.lab.session import Lab
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.states import State

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 from support.daemons import unit_site
-from support.daemons.daemons import write
 from support.daemons.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS, Prepared
 from support.labs.small_lab import file_flow, is_released, read_move, until
 
 from droveway.lab import daemons as hosts_of_lab
+from droveway.lab.serve_settings import write
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.states import State
 

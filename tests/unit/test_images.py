@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from keystoneauth1 import adapter
-from support.servers.served_cloud import served
 
 from droveway import deadlines
 from droveway.clients import image as image_client
@@ -30,6 +29,7 @@ from droveway.clients.rest import ATTEMPTS
 from droveway.conf import settings
 from droveway.errors import StepError
 from droveway.lab.layout import Layout
+from droveway.lab.served_cloud import served
 
 IMAGE = "6f1c6d0e-5d0a-4e0e-9a63-0d9c1d3b7a10"
 BYTES = hashlib.shake_256(b"disk").digest(3 * CHUNK + 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import contextlib
 import json
 import os
@@ -18,20 +17,21 @@ from typing import Any
 import sqlalchemy as sa
 from support.daemons import warm_commands, warm_daemons
 from support.labs.small_lab import is_released, read_move, until
-from support.servers import mariadb_server, postgres_server, served_cloud
+from support.servers import mariadb_server, postgres_server
 from support.servers.certificates import Authority, Files
-from support.servers.ports import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper
 from droveway.clients.access import Access, Protection
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.flows import registry
+from droveway.lab import served_cloud
+from droveway.lab.serve_ports import free_port
+from droveway.lab.serve_settings import in_place, map_cell, of_host, settings_of, write
 from droveway.lab.session import Lab
-from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.database import Database
 from droveway.persistence.journal import migrate
 from droveway.persistence.journal import tables as journal
-from droveway.persistence.nova import api
 from droveway.persistence.nova import base as nova_base
 
 SESSION = 2.0
@@ -142,8 +142,7 @@ class Installation:
 
     def worker(self, host: str, *, configuration: Path | None = None, **environment: str) -> Daemon:
         """A host's worker, registered when this returns."""
-        root = self.lab.layout.host(host)
-        places = {"OS_WORKER__STATE_PATH": str(root), "OS_WORKER__INSTANCES_ROOT": str(root)}
+        places = of_host(self.lab, host)
         if self.authority is not None:
             where = self._addresses.setdefault(host, f"127.0.0.1:{free_port()}")
             places |= {"OS_WORKER__TRANSFER_LISTEN": where, "OS_WORKER__TRANSFER_ADDRESS": where}
@@ -268,8 +267,8 @@ def installation(
     """
     urls = in_place(lab) if server is None else _on_server(lab, server, reached or server.url)
     with served_cloud.served(lab.layout) as cloud:
-        settings = settings_of(lab, hosts, urls, cloud, folder / "run")
-        settings["zookeeper"]["tls"] = str(authority is not None)
+        settings = settings_of(lab, hosts, urls, cloud.server_port, folder / "run")
+        settings["zookeeper"] |= {"session_timeout": str(SESSION), "tls": str(authority is not None)}
         made = Installation(lab, folder, settings, authority)
         made.server, made.cloud = server, cloud
         try:
@@ -282,39 +281,6 @@ def protection(files: Files) -> Protection:
     """What its holder shows to ZooKeeper, where identities are as they are by default."""
     identity = certificates.read(files.certificate, files.key, files.authority)
     return Protection(identity, Access(f"CN={CONDUCTOR}", "CN={host}"))
-
-
-def settings_of(
-    lab: Lab, hosts: str, urls: dict[str, str], cloud: served_cloud.Server, run: Path
-) -> dict[str, dict[str, str]]:
-    """The configuration of all its daemons, but for where each host's files are."""
-    return {
-        "zookeeper": {"hosts": hosts, "session_timeout": str(SESSION)},
-        "journal": {"connection": urls["journal"]},
-        "api_database": {"connection": urls["api"]},
-        **cloud.settings(),
-        "worker": {"hypervisor": "sandbox", "run_path": str(run)},
-        "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
-    }
-
-
-def write(settings: dict[str, dict[str, str]], path: Path) -> None:
-    """Write a configuration file."""
-    written = configparser.ConfigParser(interpolation=None)
-    written.read_dict(settings)
-    # It holds passwords: a daemon refuses one that others may read.
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    with path.open("w") as file:
-        written.write(file)
-
-
-def in_place(lab: Lab) -> dict[str, str]:
-    """The lab's own databases; each cell's is mapped as one that a daemon finds from wherever it runs."""
-    files = lab.layout
-    for name in lab.cell_databases:
-        _map(lab.api, name, sqlite_url(files.cell(name)))
-    return {"journal": sqlite_url(files.journal), "api": sqlite_url(files.api)}
 
 
 def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[str, str]:
@@ -337,7 +303,7 @@ def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[
     lab.__dict__["cell_databases"] = {name: Database(urls[f"cell-{name}"]) for name in cells}
     lab.__dict__.pop("cells", None)
     for name in cells:
-        _map(lab.api, name, reached(names[f"cell-{name}"]))
+        map_cell(lab.api, name, reached(names[f"cell-{name}"]))
     return {name: reached(database) for name, database in names.items()}
 
 
@@ -349,7 +315,7 @@ def put_apart(lab: Lab, cell: str, server: Server) -> None:
     lab.cell_databases[cell].close()
     lab.cell_databases[cell] = Database(url)
     lab.__dict__.pop("cells", None)
-    _map(lab.api, cell, url)
+    map_cell(lab.api, cell, url)
 
 
 def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
@@ -372,8 +338,3 @@ def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
                         {"name": table.name, "key": key.name, "last": max(row[key.name] for row in rows)},
                     )
     target.close()
-
-
-def _map(database: Database, name: str, url: str) -> None:
-    with database.write() as session:
-        session.execute(sa.update(api.CellMapping).where(api.CellMapping.name == name).values(database_connection=url))

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support.daemons.daemons import in_place, settings_of
-from support.servers import served_cloud, zookeeper_server
+from support.daemons.daemons import SESSION
+from support.servers import zookeeper_server
 from support.servers.systemd_machine import Machine, interpreter, machine
 
-from droveway.lab import daemons
+from droveway.lab import daemons, served_cloud
+from droveway.lab.serve_settings import in_place, settings_of
 from droveway.lab.session import Lab
 
 ETC: Final = Path(__file__).parents[3] / "etc"
@@ -101,8 +102,9 @@ def prepared(files: Mapping[str, str], hypervisor: str = "sandbox") -> Iterator[
             _name_daemons(booted, lab)
         urls = in_place(lab)
         with served_cloud.served(lab.layout) as cloud:
-            settings = settings_of(lab, zookeeper.hosts, urls, cloud, Path("/run/droveway"))
+            settings = settings_of(lab, zookeeper.hosts, urls, cloud.server_port, Path("/run/droveway"))
             settings["worker"]["hypervisor"] = hypervisor
+            settings["zookeeper"]["session_timeout"] = str(SESSION)
             yield Prepared(booted, lab, zookeeper, settings, shared)
         lab.close()
     shutil.rmtree(folder)

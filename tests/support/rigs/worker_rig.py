@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 from support.servers.certificates import Authority
-from support.servers.ports import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper
@@ -24,6 +23,7 @@ from droveway.clients.embedded.services import LocalService, services_engine
 from droveway.clients.image import Images
 from droveway.clients.references import References
 from droveway.clients.zookeeper import command_path, epoch_path
+from droveway.lab.serve_ports import free_port
 from droveway.wire import codec, commands
 from droveway.wire.values import Direction
 from droveway.workers import stores

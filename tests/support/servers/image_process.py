@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from support.servers import served_cloud
-
+from droveway.lab import served_cloud
 from droveway.lab.layout import Layout
 
 LONG: Final = 60.0

@@ -14,7 +14,8 @@ from pathlib import Path
 import pymysql
 from support.labs.small_lab import until
 from support.servers.certificates import Files
-from support.servers.ports import free_port
+
+from droveway.lab.serve_ports import free_port
 
 PASSWORD = "canary-mariadb-93be"
 STARTS_WITHIN = 180.0

@@ -18,7 +18,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from support.labs.small_lab import until
 from support.servers import mariadb_server
-from support.servers.ports import free_port
+
+from droveway.lab.serve_ports import free_port
 
 ROOT: Final = Path(__file__).parents[3]
 ENVIRONMENT: Final = ROOT / ".venv" / "openstack"

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.servers.certificates import Files
-from support.servers.ports import free_port
+
+from droveway.lab.serve_ports import free_port
 
 PASSWORD = "canary-postgres-4f1c"
 _USER = "postgres"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -15,15 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.servers.certificates import Authority, Files
-from support.servers.ports import free_port
 
 from droveway import certificates
+from droveway.lab import serve_zookeeper
+from droveway.lab.serve_ports import free_port
 
-JARS = Path("/usr/share/java/zookeeper.jar")
-NETTY = "handler codec resolver common buffer transport transport-native-unix-common transport-native-epoll"
-"""What TLS needs besides; the package's own manifest has but some of them."""
-TICK = 0.2
-"""Seconds; a session may last from 2 to 20 of them."""
 STARTS_WITHIN = 180.0
 _LOCAL_SESSIONS = "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
 """Without them a server alone refuses those who want but to read too: it can tell nobody of their sessions."""
@@ -58,33 +53,20 @@ class Server:
 
     def begin(self) -> None:
         """Start it; a member of an ensemble answers once most of them run."""
-        assert JARS.exists(), "the Debian package zookeeper is missing: apt-get install zookeeper"
-        assert shutil.which("java"), "the Debian package default-jre-headless is missing"
+        serve_zookeeper.require()
         data = self._folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         (data / "myid").write_text(str(self._number))
         config = self._folder / "zoo.cfg"
         config.write_text(
-            f"tickTime={int(TICK * 1000)}\ndataDir={data}\n{self._ports()}admin.enableServer=false\nmaxClientCnxns=0\n"
-            "maxSessionTimeout=60000\ninitLimit=50\nsyncLimit=25\n"
+            serve_zookeeper.configuration(data, self._ports())
+            + "initLimit=50\nsyncLimit=25\n"
             + (_LOCAL_SESSIONS if self._serves_readers else "")
             + "".join(f"{each}\n" for each in self.members)
         )
         with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    "java",
-                    "-Xmx128m",
-                    "-XX:TieredStopAtLevel=1",
-                    f"-Dreadonlymode.enabled={str(self._serves_readers).lower()}",
-                    "-cp",
-                    ":".join([str(JARS), *(str(JARS.with_name(f"netty-{part}.jar")) for part in NETTY.split())]),
-                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
-                    str(config),
-                ],
-                stdout=log,
-                stderr=log,
-            )
+            mode = f"-Dreadonlymode.enabled={str(self._serves_readers).lower()}"
+            self._process = subprocess.Popen(serve_zookeeper.command(config, mode), stdout=log, stderr=log)
 
     def _name(self) -> str:
         """What its clients call it by: a certificate is for a name."""
@@ -92,7 +74,7 @@ class Server:
 
     def _ports(self) -> str:
         if self._files is None:
-            return f"clientPort={self._port}\nclientPortAddress=127.0.0.1\n"
+            return serve_zookeeper.plain(self._port)
         pair = self._folder / "pair.pem"
         pair.write_bytes(self._files.key.read_bytes() + self._files.certificate.read_bytes())
         stores = f"keyStore.location={pair} keyStore.type=PEM trustStore.location={self._files.authority}"

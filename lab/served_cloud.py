@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from droveway.clients.embedded.image import image_service
@@ -47,17 +48,26 @@ class Server(http.server.ThreadingHTTPServer):
 
     def settings(self) -> dict[str, dict[str, str]]:
         """How the daemons' configuration says that each service is reached, by its group."""
-        root = f"http://127.0.0.1:{self.server_port}"
-        return {
-            "placement": {"auth_type": "admin_token", "endpoint": f"{root}/placement", "token": "admin"},
-            "neutron": {"auth_type": "none", "endpoint_override": f"{root}/network"},
-            "cinder": {"auth_type": "none", "endpoint_override": f"{root}/volume"},
-        }
+        return settings(self.server_port)
 
     def image_settings(self) -> dict[str, dict[str, str]]:
         """How it says that the images are reached, which not every installation says."""
-        root = f"http://127.0.0.1:{self.server_port}"
-        return {"glance": {"auth_type": "none", "endpoint_override": f"{root}/image"}}
+        return image_settings(self.server_port)
+
+
+def settings(port: int) -> dict[str, dict[str, str]]:
+    """Return how a configuration says that Placement, ports and volumes are reached at this port, by its group."""
+    root = f"http://127.0.0.1:{port}"
+    return {
+        "placement": {"auth_type": "admin_token", "endpoint": f"{root}/placement", "token": "admin"},
+        "neutron": {"auth_type": "none", "endpoint_override": f"{root}/network"},
+        "cinder": {"auth_type": "none", "endpoint_override": f"{root}/volume"},
+    }
+
+
+def image_settings(port: int) -> dict[str, dict[str, str]]:
+    """Return how a configuration says that images are reached at this port."""
+    return {"glance": {"auth_type": "none", "endpoint_override": f"http://127.0.0.1:{port}/image"}}
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -152,3 +162,12 @@ def served(files: Layout) -> Iterator[Server]:
         server.server_close()
         for service in server.local.values():
             service.close()
+
+
+def main(root: str, port: str) -> None:
+    """Serve the lab in the directory ``root`` until the process is ended."""
+    Server(Layout(Path(root)), int(port)).serve_forever()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Ports for the servers of tests."""
+"""Finds free ports for the servers of a served lab."""
 
 from __future__ import annotations
 

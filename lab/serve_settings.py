@@ -1,0 +1,63 @@
+"""Writes the configuration by which daemons run over a lab's hosts, databases and services."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from droveway.lab import served_cloud
+from droveway.lab.parts import Parts
+from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.nova import api
+
+
+def settings_of(
+    lab: Parts, zookeeper: str, urls: dict[str, str], services_port: int, run: Path
+) -> dict[str, dict[str, str]]:
+    """Return the configuration of all daemons, but for where each host's files are.
+
+    ``zookeeper`` is NAME:PORT, ``urls`` are what `in_place` returns, ``run`` is a directory for the workers' sockets.
+    """
+    return {
+        "zookeeper": {"hosts": zookeeper},
+        "journal": {"connection": urls["journal"]},
+        "api_database": {"connection": urls["api"]},
+        **served_cloud.settings(services_port),
+        "worker": {"hypervisor": "sandbox", "run_path": str(run)},
+        "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
+    }
+
+
+def of_host(lab: Parts, host: str) -> dict[str, str]:
+    """Return the environment that tells a host's worker where the host's files are."""
+    root = str(lab.layout.host(host))
+    return {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
+
+
+def write(settings: dict[str, dict[str, str]], path: Path, base: Path | None = None) -> None:
+    """Write a configuration file that only its owner reads; what it does not set it takes from ``base``."""
+    written = configparser.ConfigParser(interpolation=None, strict=False)
+    if base is not None:
+        written.read(base, encoding="utf-8")
+    written.read_dict(settings)
+    # A daemon refuses a file with passwords that others may read.
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    with path.open("w", encoding="utf-8") as file:
+        written.write(file)
+
+
+def in_place(lab: Parts) -> dict[str, str]:
+    """Map each cell to the URL of its SQLite file, and return the URLs of the journal and of Nova's API database."""
+    files = lab.layout
+    for name in lab.cell_databases:
+        map_cell(lab.api, name, sqlite_url(files.cell(name)))
+    return {"journal": sqlite_url(files.journal), "api": sqlite_url(files.api)}
+
+
+def map_cell(database: Database, name: str, url: str) -> None:
+    """Let Nova's API database say that the cell's database is reached by this URL."""
+    with database.write() as session:
+        session.execute(sa.update(api.CellMapping).where(api.CellMapping.name == name).values(database_connection=url))
