@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move
 
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
+CONFIGURATION_VARIABLE: Final = "DROVEWAY_CONFIG_FILE"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 
 _FORMATTERS: Final = {
@@ -76,7 +77,9 @@ class Command(command.Command, abc.ABC):
             "--lab", metavar="DIR", default=argparse.SUPPRESS, help="the lab's directory (else DROVEWAY_LAB)"
         )
         parser.add_argument(
-            "--config-file", metavar="FILE", help=f"an installation's configuration (else {CONFIGURATION})"
+            "--config-file",
+            metavar="FILE",
+            help=f"an installation's configuration (else {CONFIGURATION_VARIABLE}, else {CONFIGURATION})",
         )
         if self.subject is not None:
             name, text, kind, optional, several = self.subject
@@ -87,9 +90,13 @@ class Command(command.Command, abc.ABC):
     def site(self, parsed_args: argparse.Namespace) -> OperatedSite:
         """The lab or the installation that the command is for.
 
-        A configuration that is named goes first, then a lab. Raises `droveway.errors.Refused` when there is neither.
+        What is named in the command goes before what the environment names, and a configuration before a lab. Raises
+        `droveway.errors.Refused` when there is neither.
         """
-        if parsed_args.config_file is None and (self._named(parsed_args) or not CONFIGURATION.exists()):
+        if parsed_args.config_file is None and (
+            self._option(parsed_args)
+            or (not os.environ.get(CONFIGURATION_VARIABLE) and (self._named(parsed_args) or not CONFIGURATION.exists()))
+        ):
             return self.lab(parsed_args)
         from droveway.cli.sites import DaemonSite
 
@@ -122,12 +129,15 @@ class Command(command.Command, abc.ABC):
         return found
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
-        """The installation that the command is for; raises `droveway.errors.Refused` for a lab: it has no daemons."""
+        """The installation that the command is for; raises `droveway.errors.Refused` for a lab."""
         from droveway.engines.site.installation import Installation
 
         site = self.site(parsed_args)
         if not isinstance(site, Installation):
-            raise Refused("a lab has no daemons, its commands do their work: name an installation with --config-file")
+            raise Refused(
+                "a lab has no daemons unless  droveway lab serve  runs them, its commands do their work: name an "
+                "installation with --config-file"
+            )
         return site
 
     def note(self, move: Move) -> None:
@@ -138,14 +148,16 @@ class Command(command.Command, abc.ABC):
         """The installation's options."""
         from droveway.conf import settings
 
-        return settings.load_deployment(Path(parsed_args.config_file or CONFIGURATION))
+        named = parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)
+        return settings.load_deployment(Path(named or CONFIGURATION))
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
         """The lab that the command is for; raises `droveway.errors.Refused` when there is none to be used."""
-        from droveway.lab import marks
+        from droveway.lab import marks, served
         from droveway.lab.session import Lab
 
         lab = Lab.open(self.lab_path(parsed_args))
+        served.require_not_served(lab.layout)
         if self.strict:
             with marks.Databases(lab.layout, lab.identity.hosts) as databases:
                 databases.require()
@@ -157,13 +169,16 @@ class Command(command.Command, abc.ABC):
         if not named:
             raise Refused(
                 f"nothing is named that this could be for: give --lab DIR (or set {LAB_VARIABLE}) for a lab, "
-                f"--config-file FILE for an installation, or write {CONFIGURATION}"
+                f"--config-file FILE (or set {CONFIGURATION_VARIABLE}) for an installation, or write {CONFIGURATION}"
             )
         return Path(named)
 
     def _named(self, parsed_args: argparse.Namespace) -> str | None:
-        named = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
-        return named or os.environ.get(LAB_VARIABLE)
+        return self._option(parsed_args) or os.environ.get(LAB_VARIABLE)
+
+    def _option(self, parsed_args: argparse.Namespace) -> str | None:
+        """The lab that an option names."""
+        return getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
 
 
 class OfServer(Command):

@@ -60,6 +60,7 @@ COMMANDS: Final = {
     "complete": ("complete:Complete", "completion for bash, of commands, options and names"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),
     "lab show": ("lab:Show", "what the lab holds"),
+    "lab serve": ("lab_serve:Serve", "run conductors and workers as daemons over the lab's hosts"),
     "lab destroy": ("lab:Destroy", "stop the lab's guests and remove it"),
     "lab server create": ("lab:ServerCreate", "build one more server"),
     "lab server start": ("lab:ServerStart", "start a stopped server"),

@@ -40,9 +40,11 @@ class Destroy(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Remove it and say how many guests ran."""
-        from droveway.lab import build
+        from droveway.lab import build, served
+        from droveway.lab.layout import Layout
 
         root = parsed_args.dir or self.lab_path(parsed_args)
+        served.require_not_served(Layout(root.absolute()))
         print(f"lab {root} removed, {build.destroy(root)} guests stopped")
         return 0
 

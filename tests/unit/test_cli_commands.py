@@ -329,7 +329,7 @@ def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert main.main(["server", "list"]) == 2
     assert capsys.readouterr().err == (
         "droveway: nothing is named that this could be for: give --lab DIR (or set DROVEWAY_LAB) for a lab, "
-        "--config-file FILE for an installation, or write /etc/droveway/droveway.conf\n"
+        "--config-file FILE (or set DROVEWAY_CONFIG_FILE) for an installation, or write /etc/droveway/droveway.conf\n"
     )
     assert main.main(["server", "list", "--lab", str(tmp_path)]) == 2
     assert "is no lab" in capsys.readouterr().err

@@ -1,0 +1,64 @@
+"""`droveway lab serve`: real daemons over a lab's hosts."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from pathlib import Path
+from typing import Final
+
+from droveway.cli.base import Command, Subject
+from droveway.cli.daemon import Signals
+
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What stops it: also a terminal that is closed."""
+
+
+class Serve(Command):
+    """Run ZooKeeper, the lab's services, conductors and workers as processes, until Ctrl-C or SIGTERM."""
+
+    subject = Subject("dir", "the lab (else --lab or DROVEWAY_LAB)", kind=Path, optional=True)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """How many conductors, and which hosts."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--conductors", metavar="N", type=_conductors, default=1, help="how many conductors (default 1)"
+        )
+        parser.add_argument(
+            "--host",
+            metavar="HOST",
+            action="append",
+            default=[],
+            help="start the worker of this host alone; may be given more than once (else all that are not stopped)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Serve it, and end with 0 when told to stop."""
+        from droveway.lab import serve
+
+        if parsed_args.dir is not None:
+            parsed_args.lab = str(parsed_args.dir)
+        lab = self.lab(parsed_args)
+        # A process that dies wakes the wait up, and stops nothing.
+        signals = Signals(*_STOPS, signal.SIGCHLD)
+        serve.serve(
+            lab,
+            conductors=parsed_args.conductors,
+            hosts=parsed_args.host,
+            say=self._say,
+            wait=lambda seconds: signals.wait(seconds) in _STOPS,
+        )
+        return 0
+
+    def _say(self, line: str) -> None:
+        # Whoever follows a pipe wants each line as it comes.
+        self.app.stdout.write(f"{line}\n")
+        self.app.stdout.flush()
+
+
+def _conductors(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number of conductors: give 1 or more")
+    return int(text)

@@ -1,0 +1,111 @@
+"""Runs one process of a served lab: starts it, sees it become ready, and starts it again when it has died."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+AGAIN_AFTER: Final = 1.0
+"""Seconds from the death of a process to its next start."""
+
+_NOT_INHERITED: Final = ("DROVEWAY_", "NOTIFY_SOCKET", "WATCHDOG_")
+"""How the names of variables begin that are about another process, or another lab."""
+
+
+class Process:
+    """A process that is to run for as long as the lab is served."""
+
+    def __init__(
+        self,
+        name: str,
+        words: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        answers: Callable[[], bool] | None = None,
+    ) -> None:
+        """``log`` gets what it prints.  ``answers`` tells whether it is ready; without it the process says READY=1."""
+        self.name = name
+        self.log = log
+        self.is_ready = False
+        self._words = words
+        self._answers = answers or self._has_notified
+        self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        # The kernel chooses a name without a path, which may not be longer than 107 bytes.
+        self._notified.bind("")
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+        address = "@" + self._notified.getsockname()[1:].decode()
+        self._environment = {**inherited, **(environment or {}), "NOTIFY_SOCKET": address}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended_at = 0.0
+
+    def start(self) -> None:
+        """Start it in a session of its own, which a Ctrl-C at the terminal does not reach."""
+        self._drop_notices()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                # The kernel kills it when this process is killed, so that no daemon outlives it.
+                ["setpriv", "--pdeathsig", "KILL", "--", *self._words],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def look(self) -> str:
+        """Do what is due, and return the line that says what has changed; empty where nothing has."""
+        if self._process is None:
+            if time.monotonic() >= self._ended_at + AGAIN_AFTER:
+                self.start()
+            return ""
+        pid, code = self._process.pid, self._process.poll()
+        if code is not None:
+            self._process, self.is_ready, self._ended_at = None, False, time.monotonic()
+            how = f"ended with {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+            return f"{self.name} {how} (its log is {self.log}), and is started again in {AGAIN_AFTER:g} s"
+        if not self.is_ready and self._answers():
+            self.is_ready = True
+            return f"{self.name} is ready, pid {pid}"
+        return ""
+
+    def is_running(self) -> bool:
+        """Tell whether its process runs, ready or not."""
+        return self._process is not None and self._process.poll() is None
+
+    def ask_to_end(self) -> None:
+        """Send it a SIGTERM."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def await_end(self, seconds: float) -> bool:
+        """Wait until it has ended, and kill it after so many seconds; return whether it ended by itself."""
+        self._notified.close()
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        return True
+
+    def _has_notified(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                if b"READY=1" in self._notified.recv(4096):
+                    return True
+        return False
+
+    def _drop_notices(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._notified.recv(4096)
