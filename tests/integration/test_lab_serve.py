@@ -25,8 +25,8 @@ from droveway.persistence.journal.states import State
 
 LONG: Final = 180.0
 PAGE: Final = Path(__file__).parents[2] / "docs" / "howto" / "try-daemons.rst"
-SLOW: Final = "[worker]\ntransfer_limit = 0.1\n[zookeeper]\nsession_timeout = 2\n"
-"""The copy of the server's disk, 1 MiB, takes 10 s, in which daemons can be killed."""
+SLOW: Final = "[worker]\ntransfer_limit = 0.5\n[zookeeper]\nsession_timeout = 2\n"
+"""The copy of the 6 MiB that the image has takes 12 s, in which daemons can be killed."""
 
 
 def droveway(*words: str, **environment: str) -> tuple[int, str, str]:
@@ -127,7 +127,7 @@ def make(root: Path, spec: cloud.Cloud, options: str = "") -> Path:
 @pytest.fixture(name="root")
 def fixture_root(tmp_path: Path) -> Iterator[Path]:
     """A lab of two hosts."""
-    root = make(tmp_path / "lab", small_cloud("host1", "host2"), SLOW)
+    root = make(tmp_path / "lab", small_cloud("host1", "host2", image_mb=96), SLOW)
     yield root
     if root.exists():
         build.destroy(root)
