@@ -7,7 +7,6 @@ import functools
 import shutil
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,10 +16,13 @@ from droveway.errors import DrovewayError, Refused
 from droveway.lab import marks, serve_settings, serve_zookeeper, served, served_cloud
 from droveway.lab.parts import Parts
 from droveway.lab.serve_ports import free_port
-from droveway.lab.serve_process import AGAIN_AFTER, Process
+from droveway.lab.serve_process import Process
 
 POLL: Final = 0.1
 """Seconds between two looks at processes that are to become ready."""
+
+ANSWERS_WITHIN: Final = 1.0
+"""Seconds that the lab's services have for an answer; without one they are not ready yet."""
 
 ENDS_WITHIN: Final = 180.0
 """Seconds that a process has to end after a SIGTERM, as in the units of systemd; then it is killed."""
@@ -159,7 +161,7 @@ def _last_line(log: Path) -> str:
 def _answers(port: int) -> bool:
     """Tell whether Placement and the other services at this port answer."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/network", timeout=AGAIN_AFTER):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/network", timeout=ANSWERS_WITHIN):
             return True
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False

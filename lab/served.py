@@ -39,8 +39,10 @@ def held(files: Layout) -> Iterator[Path]:
     uses the lab.
     """
     with lock.taken(files):
-        shutil.rmtree(folder(files), ignore_errors=True)
+        if folder(files).exists():
+            shutil.rmtree(folder(files))
         folder(files).mkdir(mode=0o700)
+        # Any command holds the lab's own lock: this one says that it is daemons.
         with lock.taken(Layout(folder(files))):
             try:
                 yield folder(files)

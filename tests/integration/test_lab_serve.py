@@ -318,6 +318,11 @@ def test_a_destroy_removes_what_serving_has_left(root: Path) -> None:
     finally:
         made.close()
     assert (root / "serve" / "conductor-2.log").exists()
+    again = Served(root, "--host", "host2")
+    try:
+        assert not (root / "serve" / "conductor-2.log").exists(), "what an earlier one has left is removed"
+    finally:
+        again.close()
     code, _, complained = droveway("lab", "destroy", str(root))
     assert code == 0, complained
     assert not root.exists()
