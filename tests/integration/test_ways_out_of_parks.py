@@ -43,8 +43,8 @@ UNPLANTED: dict[str, str] = {
     "it is its sibling's rest after minutes of silence": "deadline network-overdue overdue placement-overdue "
     "volume-overdue",
     "tests of their own plant it: conductors that die, older copies, a power cut, a full disk, an evacuation, "
-    "a dying guest, a cell that is away": "being-evacuated cell-away cell-put-back disk-full quarantined "
-    "record-lost restored start-unknown went-off",
+    "a dying guest, a cell that is away": "attachment-gone being-evacuated cell-away cell-put-back disk-full "
+    "quarantined record-lost restored start-unknown went-off",
 }
 """Why the cause of a code is not planted here, and the codes; the walk below plants their errors."""
 
