@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -211,6 +212,18 @@ def test_a_guest_outlives_the_session_of_its_starter(lab: Lab) -> None:
     assert ended.returncode == -signal.SIGKILL
     assert lab.running
     assert os.getsid(lab.pid) == lab.pid
+
+
+def test_a_guest_is_started_by_a_process_with_many_files_open(lab: Lab) -> None:
+    """Beyond 1,024 of them the system's select takes no file any more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+        while stack.enter_context(Path(os.devnull).open("rb")).fileno() < 1024:
+            pass
+        lab.start()
+    assert lab.running
 
 
 def test_a_guest_is_started_with_the_signals_blocked_that_it_waits_for(

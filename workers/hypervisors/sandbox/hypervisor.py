@@ -311,8 +311,9 @@ class Sandbox(AttachingHypervisor):
             )
         with child:
             assert child.stdout is not None  # noqa: S101 - it was asked for
-            word = b""
-            while select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            word, ready = b"", select.poll()
+            ready.register(child.stdout, select.POLLIN)
+            while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 part = os.read(child.stdout.fileno(), 4096)
                 if not part:
                     return word.decode()
