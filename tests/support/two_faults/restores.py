@@ -8,6 +8,7 @@ the commands that it names.
 
 from __future__ import annotations
 
+import gc
 import itertools
 import shutil
 import time
@@ -123,6 +124,8 @@ def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
                 yield Verdict(KIND, str(point), trouble, time.monotonic() - began)
             taken.close()
         shutil.rmtree(place)
+        # Labs that were put back refer to themselves, and each one has its databases open until it is collected.
+        gc.collect()
 
 
 def _judged(point: Point) -> Callable[[Recording, Point], str]:
