@@ -1,1 +1,1 @@
-"""Droveway carries servers from host to host and from cell to cell, durably."""
+"""Moves servers from host to host and from cell to cell by durable flows."""

@@ -1,4 +1,4 @@
-"""The certificate of a daemon: read, held against its key and the clock, and made into what TLS needs."""
+"""Reads the certificate of a daemon, checks it against its key and the clock, and makes TLS contexts of it."""
 
 from __future__ import annotations
 
@@ -35,14 +35,17 @@ class Identity:
     """When it ends, UTC with its zone."""
 
     def server_context(self) -> ssl.SSLContext:
-        """What accepts connections of those alone whose certificate the authority has signed; the files as they are."""
+        """Return the context of a server, which accepts only peers whose certificate the authority has signed.
+
+        It reads the files anew, so that a renewed certificate is used.
+        """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         context.num_tickets = 0
         return self._fill(context)
 
     def client_context(self) -> ssl.SSLContext:
-        """What connects to those alone whose certificate is for the name that they are called by."""
+        """Return the context of a client, which connects only to peers whose certificate names the host it calls."""
         return self._fill(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     def _fill(self, context: ssl.SSLContext) -> ssl.SSLContext:
@@ -53,7 +56,7 @@ class Identity:
 
 
 def load(conf: cfg.ConfigOpts) -> Identity | None:
-    """The identity of ``[tls]``; None where the group is empty.
+    """Return the identity of ``[tls]``; None where the group is empty.
 
     Raises `droveway.errors.Refused` for a file that is missing or cannot be read, that is not what it should be, for a
     key that others may read or that is another certificate's, and for a certificate that does not hold now.
@@ -67,7 +70,7 @@ def load(conf: cfg.ConfigOpts) -> Identity | None:
 
 
 def read(certificate: Path, key: Path, authority: Path) -> Identity:
-    """The identity in these files; raises as `load` does."""
+    """Return the identity in these files; raises as `load` does."""
     from cryptography import x509
 
     with _reading("authority", authority):
@@ -97,7 +100,7 @@ def require_name(identity: Identity, name: str) -> None:
 
 
 def peer_names(stream: ssl.SSLSocket) -> frozenset[str]:
-    """The DNS names of the certificate that the other side has proved to hold."""
+    """Return the DNS names of the certificate whose key the other side has proved to hold."""
     found: Any = stream.getpeercert() or {}
     return frozenset(name for kind, name in found.get("subjectAltName", ()) if kind == "DNS")
 
@@ -148,4 +151,4 @@ def _reading(what: str, path: Path) -> Iterator[None]:
             f"[tls] {what} {path} cannot be read ({error.strerror}): correct the path or its rights"
         ) from None
     except (ValueError, TypeError):
-        raise Refused(f"[tls] {what} {path} is not one in PEM, without a passphrase: give such a file") from None
+        raise Refused(f"[tls] {what} {path} cannot be used: give a PEM file that no passphrase protects") from None

@@ -1,7 +1,8 @@
-"""Clocks held against each other.
+"""Compares clocks.
 
-This machine's against another's, since certificates, tokens and what operators read rest on both agreeing; and the
-database's against one that nobody sets, since what is deleted at a date has to last until then.
+This machine's clock is compared with another machine's, since certificates, tokens and the times that operators read
+need both to agree. The database's clock is compared with this process's monotonic clock, since what is to be deleted at
+a date must not go before that date when somebody sets the database's clock.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ LOG = logging.getLogger(__name__)
 LARGEST_SKEW: Final = dt.timedelta(minutes=5)
 
 JUMP: Final = 2.0
-"""Seconds that a clock may be off from what passed and is still said to follow it."""
+"""Seconds by which a clock may differ from the time that passed before the difference counts as a jump."""
 
 DRIFT: Final = 0.001
 """Seconds a second by which a clock may run faster or slower: twice what NTP slews."""
 
 
 MOST_JUMPS: Final = 100
-"""So many jumps are told apart."""
+"""How many jumps are kept apart; older ones are summed up in one."""
 
 
 def now() -> dt.datetime:
-    """This machine's clock as databases give theirs: UTC, naive."""
+    """Return this machine's time as databases return theirs: UTC, without a zone."""
     return dt.datetime.now(dt.UTC).replace(tzinfo=None)
 
 
 def require(theirs: dt.datetime, whose: str) -> None:
-    """Raise `droveway.errors.Refused` when this machine's clock is off; ``theirs`` is UTC, naive, read just now."""
+    """Raise `droveway.errors.Refused` when this machine's clock is off by more than `LARGEST_SKEW`.
+
+    ``theirs`` is the other clock's time in UTC, without a zone, read just now.
+    """
     skew = now() - theirs
     if abs(skew) > LARGEST_SKEW:
         minutes = abs(skew).total_seconds() / 60
@@ -50,7 +54,10 @@ def require(theirs: dt.datetime, whose: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Jump:
-    """A clock's jump: what it showed before that is earlier than ``until``."""
+    """A jump of a clock by so many seconds, forward when positive.
+
+    Times that the clock showed before the jump are earlier than ``until``, which is a time of the clock after the jump.
+    """
 
     seconds: float
     until: dt.datetime
@@ -58,7 +65,7 @@ class _Jump:
 
 @dataclasses.dataclass(frozen=True)
 class _Reading:
-    """What the clock showed between two moments of this process's own."""
+    """What the clock showed, and this process's monotonic time before and after it was asked."""
 
     shown: dt.datetime
     asked: float
@@ -66,9 +73,10 @@ class _Reading:
 
 
 class Steady:
-    """A clock that others set, held against this process's own, which nobody sets: so a jump ends no wait.
+    """Follows a clock that others set, by comparing it with this process's monotonic clock.
 
-    A jump is known to who looked before and after it; a process that starts takes the clock as it finds it.
+    So a wait does not end early because somebody set the clock forward. A process notices only the jumps between two of
+    its own readings.
     """
 
     def __init__(self) -> None:
@@ -77,7 +85,7 @@ class Steady:
         self._last: _Reading | None = None
 
     def observe(self, shown: dt.datetime, asked: float) -> None:
-        """The clock showed this; ``asked``: what this process's monotonic clock showed before it was asked."""
+        """Note a reading of the clock; ``asked`` is this process's monotonic time right before the clock was read."""
         reading = _Reading(shown, asked, time.monotonic())
         with self._lock:
             last, self._last = self._last, reading
@@ -85,7 +93,10 @@ class Steady:
                 self._compare(last, reading)
 
     def passed(self, deadline: dt.datetime, since: dt.datetime, now: dt.datetime) -> bool:
-        """Whether it is so late, ``now``, for what was to wait from ``since`` until the ``deadline`` by that clock."""
+        """Say whether a wait that began at ``since`` has reached its ``deadline``; all three are times of the clock.
+
+        Jumps forward since then do not shorten the wait.
+        """
         with self._lock:
             ahead = sum(jump.seconds for jump in self._jumps if since < jump.until)
         return deadline <= now - dt.timedelta(seconds=max(0.0, ahead))
@@ -94,7 +105,7 @@ class Steady:
         most, least = reading.answered - last.asked, reading.asked - last.answered
         told, slack = (reading.shown - last.shown).total_seconds(), JUMP + DRIFT * most
         if told > most + slack:
-            # What was written since the jump, and looks older, has to wait a little longer.
+            # A wait that began after the jump, at a time that seems earlier, lasts a little longer than it has to.
             self._note(_Jump(told - most, reading.shown))
         elif told < least - slack:
             self._note(_Jump(told - least, reading.shown - dt.timedelta(seconds=most)))
@@ -109,6 +120,6 @@ class Steady:
         )
         self._jumps.append(jump)
         if len(self._jumps) > MOST_JUMPS:
-            # As one that delays no less than any part of them.
+            # One jump stands for all of them. It delays a wait at least as long as any of them together did.
             sums = itertools.accumulate(jump.seconds for jump in reversed(self._jumps))
             self._jumps = [_Jump(max(0.0, *sums), max(jump.until for jump in self._jumps))]

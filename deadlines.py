@@ -1,6 +1,7 @@
-"""When the step that runs in this thread has to have ended, for whoever waits for a server on its behalf.
+"""Keeps the deadline of the step that this thread runs, so that no request of the step waits longer than that.
 
-A server may fall silent, or answer a byte at a time, which no time-out between two bytes ever ends.
+A service or a database may fall silent. It may also answer one byte at a time, and then a time-out for each read never
+ends the request.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from droveway.errors import StepError
 
 
 class Deadline:
-    """One try of a step and the moment at which it is to have ended."""
+    """One run of a step and the moment at which it has to have ended."""
 
     def __init__(self, step: str, seconds: float) -> None:
-        """``seconds`` from now on."""
+        """Begin a run that may take so many ``seconds``, from now on."""
         self.step = step
         self.seconds = seconds
         self.ends = time.monotonic() + seconds
 
     def passed(self) -> bool:
-        """Whether that moment is over."""
+        """Say whether the deadline has passed."""
         return time.monotonic() >= self.ends
 
 
@@ -45,7 +46,7 @@ _CALL: Final[contextvars.ContextVar[_Call | None]] = contextvars.ContextVar("cal
 
 @contextlib.contextmanager
 def running(step: str, seconds: float) -> Iterator[None]:
-    """A try of the step, which may take so many seconds of this thread, those under `paused` aside."""
+    """Bound a run of the step to so many seconds of this thread; time within `paused` does not count."""
     token = _STEP.set(Deadline(step, seconds))
     try:
         yield
@@ -55,7 +56,7 @@ def running(step: str, seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """What a host is waited for is not the step's time: a command has a deadline of its own."""
+    """Stop the step's clock while the step waits for a host: a command to a host has a deadline of its own."""
     deadline, began = _STEP.get(), time.monotonic()
     try:
         yield
@@ -66,7 +67,7 @@ def paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """One request, which counts as lost after so many seconds; None for as long as its step may take."""
+    """Bound one request to so many seconds; None lets it take as long as its step may."""
     token = _CALL.set(None if seconds is None else _Call(seconds))
     try:
         yield
@@ -75,21 +76,24 @@ def within(seconds: float | None) -> Iterator[None]:
 
 
 def renew() -> None:
-    """The request that is under way got on, as a long upload does: it has all its seconds again from now on."""
+    """Give the request that is under way all its seconds again, because it made progress, as a long upload does."""
     call = _CALL.get()
     if call is not None:
         call.renew()
 
 
 def left() -> float | None:
-    """Seconds that may still be waited for a server here, 0 or less when none are left; None without a bound."""
+    """Return the seconds that this thread may still wait for a service, 0 or less for none; None without a bound."""
     deadline, call = _STEP.get(), _CALL.get()
     ends = [each.ends for each in (deadline, call) if each is not None]
     return min(ends) - time.monotonic() if ends else None
 
 
 def overdue(server: str) -> str | None:
-    """The sentence that the step's deadline passed while this server was waited for; None while it has not."""
+    """Return the sentence that the step's deadline passed while it waited for ``server``; None while it has not.
+
+    ``server`` names a service or a database.
+    """
     deadline = _STEP.get()
     if deadline is None or not deadline.passed():
         return None
@@ -97,7 +101,7 @@ def overdue(server: str) -> str | None:
 
 
 def require_time(service: str, *, code: str) -> None:
-    """Raise `droveway.errors.StepError` with this code once the step's deadline has passed over this service."""
+    """Raise `droveway.errors.StepError` with this code when the step's deadline passed in its wait for the service."""
     why = overdue(f"the {service} service")
     if why is not None:
         raise StepError(f"{why}: look at that service's log", code=code)

@@ -1,4 +1,4 @@
-"""Every error that Droveway raises on purpose.
+"""Defines every error that Droveway raises on purpose.
 
 Each class carries a stable ``code`` (scripts and `move history` show it) and an ``exit_code`` (what the CLI ends with).
 """
@@ -35,7 +35,7 @@ class Conflict(Refused):
 
 
 class IllegalTransition(DrovewayError):
-    """A state change that the table of legal transitions does not hold."""
+    """The table of legal transitions does not have this change of state."""
 
     code = "illegal-transition"
 
@@ -47,13 +47,13 @@ class BadObject(DrovewayError):
 
 
 class Fenced(DrovewayError):
-    """The claim was lost: a newer epoch stands, so nothing more may be written."""
+    """Another conductor has claimed the move with a newer epoch, so this one may write nothing more."""
 
     code = "fenced"
 
 
 class Parked(DrovewayError):
-    """The step ended without a result on purpose; the flow's persistence is closed and the job released."""
+    """The step ended without a result on purpose; the conductor stops its flow where it is and releases the job."""
 
     code = "parked"
 
@@ -83,7 +83,7 @@ class StepError(DrovewayError):
         return (_rebuild_step_error, (type(self), self.message, self.error_code, self.host))
 
     def as_dict(self) -> dict[str, str]:
-        """The error as it is stored: code, message, host and whether an alternate may be tried."""
+        """Return the error as it is stored: code, message, host, and whether an alternate may be tried."""
         return {"code": self.error_code, "message": self.message, "host": self.host, "fault": fault_of(self)}
 
 
@@ -94,7 +94,7 @@ class DestinationFault(StepError):
 
 
 class AttachmentLost(StepError):
-    """Cinder has no such attachment, or has it lead to no host: its database may have been put back from a copy."""
+    """Cinder does not have the attachment, or not its host: Cinder's database may have been put back from a copy."""
 
     code = "attachment-gone"
 
@@ -118,12 +118,12 @@ class Evacuated(Cancelled):
 
 
 def fault_of(error: StepError) -> str:
-    """``destination`` when an alternate may be tried, else ``move``."""
+    """Return ``destination`` when an alternate may be tried, else ``move``."""
     return "destination" if isinstance(error, DestinationFault) else "move"
 
 
 def step_error(stored: dict[str, str]) -> StepError:
-    """The error that `StepError.as_dict` described."""
+    """Return the error that `StepError.as_dict` described."""
     kind = DestinationFault if stored.get("fault") == "destination" else StepError
     return kind(stored["message"], code=stored["code"], host=stored.get("host", ""))
 

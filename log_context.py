@@ -1,4 +1,4 @@
-"""Says whose each line of the log is: the ids of the request, the move and the server that a thread is at work for."""
+"""Adds to each line of the log the ids of the request, the move and the server that its thread works for."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FORMAT: Final = (
 """The daemons' ``logging_context_format_string``, unless the configuration has another one."""
 
 INSTANCE_FORMAT: Final = "[%(uuid)s] "
-"""Their ``instance_format``: what oslo.log puts before each line of a traceback, where it knows of no other ids."""
+"""The daemons' ``instance_format``, which oslo.log puts before each line of a traceback."""
 
 LAB_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s [%(instance)s] %(message)s"
 
 
 class MoveContext(context.RequestContext):
-    """The context of a thread that is at work for a move: its keys are request_id, move_id and server_id."""
+    """The context of a thread that works for a move; it gives each line request_id, move_id and server_id."""
 
     def __init__(self, *, move_id: str = ABSENT, server_id: str = "", flow: str = "") -> None:
         super().__init__(request_id=f"req-{flow}" if flow else ABSENT)
@@ -44,7 +44,7 @@ class MoveContext(context.RequestContext):
 
 
 class _Nobodys(context.RequestContext):
-    """The context of a thread that is at work for no move: oslo.log writes its lines without ids."""
+    """The context of a thread that works for no move: oslo.log writes its lines without ids."""
 
     def get_logging_values(self) -> dict[str, Any]:
         """Return nothing."""
@@ -77,7 +77,10 @@ def name_server(server_id: str) -> None:
 
 
 def adopter() -> Callable[[], None]:
-    """Return what a thread calls that works for the present one, so that its lines have the same ids."""
+    """Return a function that gives the ids of this thread to the thread that calls it.
+
+    A thread that works on behalf of this one calls it first, so that its lines have the same ids.
+    """
     return functools.partial(_set, _CURRENT.get())
 
 

@@ -1,6 +1,7 @@
-"""What a daemon says of servers that are away, of records that it refuses and of strangers that it turns away.
+"""Logs what a daemon meets again and again, without filling the log.
 
-Once, or once a minute, however often it meets them.
+That is a service that does not answer, a record that the daemon refuses, or a stranger that it turns away. Each is
+logged once, or once a minute, however often the daemon meets it.
 """
 
 from __future__ import annotations
@@ -11,39 +12,39 @@ import time
 from typing import Final
 
 MOST_LOGGED: Final = 1000
-"""So many refused things are remembered as told; of more than that, the oldest would be told again."""
+"""How many refused things are remembered as logged; beyond that the oldest is forgotten, and logged again if met."""
 
 AGAIN: Final = 60.0
 """Seconds between two lines on the same outage, and between two of the same complaint."""
 
 LONGEST: Final = 400
-"""So much of a complaint is said, in characters: some of it may be a stranger's words."""
+"""How many characters of a complaint are logged: some of it may be a stranger's words."""
 
 
 class Outage:
-    """One server that one loop needs, which may be away."""
+    """One service or database that one loop needs, and that may be away."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
-        """``what`` says who waits, and for what."""
+        """Take ``what`` as the beginning of each line: who waits, and for what."""
         self._log = log
         self._what = what
         self._said: float | None = None
 
     def note(self, why: object) -> None:
-        """It is away; said at once, and then once a minute."""
+        """Log that it is away: at once, and then once a minute."""
         if self._said is None or time.monotonic() - self._said >= AGAIN:
             self._said = time.monotonic()
             self._log.warning("%s: %s", self._what, " ".join(str(why).split()))
 
     def over(self) -> None:
-        """It has answered; said when it was away."""
+        """Log that it answers again, if it was away."""
         if self._said is not None:
             self._said = None
             self._log.warning("%s no longer: it answers again", self._what)
 
 
 class Once:
-    """Tells of each thing once, until something else is to be told of it."""
+    """Logs each thing once, and again when there is something else to say of it."""
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log
@@ -51,7 +52,7 @@ class Once:
         self._logged: dict[str, str] = {}
 
     def log_once(self, what: str, why: object) -> None:
-        """``what`` names the thing; it may be met again at each look."""
+        """Log ``why`` of the thing that ``what`` names, unless the last line on it said the same."""
         text = " ".join(str(why).split())
         if self._logged.get(what) == text:
             return
@@ -62,10 +63,10 @@ class Once:
 
 
 class Seldom:
-    """Complaints that strangers cause as often as they like: each kind is said once a minute; for any thread."""
+    """Logs complaints that strangers can cause as often as they like: each kind once a minute. Threads may share it."""
 
     def __init__(self, log: logging.Logger, what: str) -> None:
-        """``what`` says who complains."""
+        """Take ``what`` as the beginning of each line: who complains."""
         self._log = log
         self._what = what
         self._lock = threading.Lock()
@@ -73,9 +74,10 @@ class Seldom:
         self._left_out: dict[str, int] = {}
 
     def log_once(self, kind: str, why: object, *, trace: bool = False) -> None:
-        """``kind`` is one of a few, never a stranger's word; of one kind those in between are counted.
+        """Log a complaint, or count it when its kind was logged within the last minute.
 
-        ``trace``: with the exception that is being handled.
+        ``kind`` is one of a few names in the code, never a stranger's word. ``trace`` adds the traceback of the
+        exception that is being handled.
         """
         now = time.monotonic()
         with self._lock:
@@ -90,7 +92,7 @@ class Seldom:
 
 
 def _harmless(words: object) -> str:
-    """In one line of bounded length, with nothing in it that a terminal would obey."""
+    """Return the words in one line of bounded length, without control characters."""
     text = " ".join(str(words)[: 4 * LONGEST].split())
     shown = "".join(each if each.isprintable() else "?" for each in text)
     return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."

@@ -1,4 +1,4 @@
-"""How words of strangers and ids are shown: in one line, with nothing in it that a terminal obeys, and short."""
+"""Makes ids short and texts from outside harmless: in one line, without characters that control a terminal."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from typing import Final
 
 SHORT: Final = 8
-"""So many leading letters of an id are shown, and mostly are enough to name what has it."""
+"""How many leading letters of an id are shown. They mostly are enough to name the thing in a command."""
 
 _OBEYED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, ends of lines, what turns the direction of writing, and halves of characters."""
+"""Control characters, ends of lines, marks that turn the direction of writing, and halves of characters."""
 
 
 def printable(text: str) -> str:
-    r"""The text with an escape in the place of each such character: a newline is `\x0a`."""
+    r"""Return the text with an escape in the place of each control character: a newline is `\x0a`."""
     return _OBEYED.sub(_escaped, text) if _OBEYED.search(text) else text
 
 

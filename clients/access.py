@@ -1,4 +1,4 @@
-"""Who may do what in ZooKeeper: the access list of every node, by the subjects of certificates.
+"""Makes the access list of every node in ZooKeeper, by the subjects of certificates.
 
 A conductor may do everything.  The worker of a host reads its own commands and inquiries, and makes and removes its own
 results, progress, answers and registration.  Epochs, which every worker compares with its commands, may be read by
@@ -25,19 +25,19 @@ _OWN_MACHINE: Final = ("localhost", "::1")
 
 @dataclass(frozen=True)
 class Access:
-    """Whose certificate may do what; subjects as `droveway.certificates.Identity.subject` has them."""
+    """Holds the subjects of the certificates that may use nodes (`droveway.certificates.Identity.subject`)."""
 
     conductor: str
-    """Of every conductor."""
+    """The subject of every conductor."""
     worker: str
-    """Of the worker of a host, whose name stands for ``{host}``."""
+    """The subject of a host's worker, with ``{host}`` in the place of the host's name."""
 
     def worker_of(self, host: str) -> str:
-        """The subject of this host's worker."""
+        """Return the subject of this host's worker."""
         return self.worker.replace("{host}", host)
 
     def of(self, path: str) -> list[ACL]:
-        """The access list that this node is made with."""
+        """Return the access list that this node is made with."""
         entries = [make_acl("x509", self.conductor, all=True)]
         match path.strip("/").split("/"):
             case [_] | [_, "moves", _, "epoch"]:
@@ -53,18 +53,21 @@ class Access:
 
 @dataclass(frozen=True)
 class Protection:
-    """What a daemon shows to ZooKeeper, and what its nodes are made with."""
+    """The certificate that a daemon shows to ZooKeeper, and the access lists that its nodes are made with."""
 
     identity: certificates.Identity
     access: Access
 
 
 def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | None:
-    """How this daemon protects what it says to ZooKeeper: the worker of ``host``, or a conductor; None for not at all.
+    """Return how this daemon protects its session with ZooKeeper; None when the session is not protected.
 
-    Raises `droveway.errors.Refused` where that was not said and others could listen, or has to be said since there are
-    certificates and the users of this machine could write, and for a certificate that is not
-    the one by which ZooKeeper is to know the daemon.
+    The daemon is the worker of ``host``, or a conductor where ``host`` is not given. Raises `droveway.errors.Refused`
+    when
+
+    * [zookeeper] tls is not set, [tls] is empty, and a server of ZooKeeper is on another machine;
+    * [zookeeper] tls is not set, [tls] has a certificate, and every server of ZooKeeper is on this machine;
+    * the certificate's subject is not the one that the configuration names for this daemon.
     """
     group = conf.zookeeper
     identity = certificates.load(conf)
@@ -94,11 +97,11 @@ def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | No
 
 
 def require_root(client: Any, root: str, access: Access | None) -> None:
-    """Raise `droveway.errors.Refused` when the root stands and is not protected as this daemon's nodes are."""
+    """Raise `droveway.errors.Refused` when the root node exists with another access list than it should have."""
     try:
         entries, _stat = client.retry(client.get_acls, root)
     except exceptions.NoNodeError:
-        return  # whoever makes it, a conductor, makes it as it has to be
+        return  # the conductor that makes it gives it the right access list
     except exceptions.NoAuthError:
         raise Refused(
             f"ZooKeeper does not say who may write {root}: it was not made by this Droveway, {_mend(root)}"

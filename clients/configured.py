@@ -23,9 +23,10 @@ _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Services:
-    """Makes each client when it is first used: a host is told of some alone, and the doctor looks at one by one.
+    """Makes the client of each service when it is first used.
 
-    Raises `droveway.errors.Refused` naming what is missing of a service; nothing is sent before the first request.
+    So a host whose configuration has some services alone can use these, and `droveway doctor` can look at each by
+    itself. Making a client sends nothing. Raises `droveway.errors.Refused` naming the option that a service lacks.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
@@ -33,34 +34,35 @@ class Services:
 
     @functools.cached_property
     def placement(self) -> Placement:
-        """Placement."""
+        """Return the client of Placement."""
         session, where = sessions.connect(self._conf, "placement")
         return Placement(session, **where)
 
     @functools.cached_property
     def network(self) -> Network:
-        """Neutron."""
+        """Return the client of Neutron."""
         proxy = sessions.Proxy(self._conf, "neutron", version="2")
         return Network(proxy, user=f"{sessions.user_of(self._conf, 'neutron')} of [neutron]")
 
     @functools.cached_property
     def volumes(self) -> Volumes:
-        """Cinder."""
+        """Return the client of Cinder."""
         return Volumes(sessions.Proxy(self._conf, "cinder", version="3"))
 
     @functools.cached_property
     def images(self) -> Images | None:
-        """Glance; None where nobody says how it is reached."""
+        """Return the client of Glance; None when the configuration does not say how it is reached."""
         return Images(sessions.Proxy(self._conf, "glance", version="2")) if is_named(self._conf, "glance") else None
 
     def cloud(self) -> Cloud:
-        """Return all that moves ask."""
+        """Return the clients of all services that moves ask."""
         return Cloud(placement=self.placement, network=self.network, volumes=self.volumes, images=self.images)
 
     def ask(self, group: str) -> None:
-        """Ask the service of this group what a move asks of it, and change nothing; raises StepError.
+        """Send the service of this group a request that a move would send and that changes nothing.
 
-        One that moves can do without, and of which nobody says how it is reached, is not asked.
+        Raises `droveway.errors.StepError` when it gives no answer. An optional service that the configuration does not
+        name is not asked.
         """
         questions: dict[str, Callable[[], object]] = {
             "placement": lambda: self.placement.allocations(_NOBODY),
@@ -75,6 +77,6 @@ class Services:
         try:
             self.ask(group)
         except StepError as error:
-            # What names the group says by itself how it is mended.
+            # An error that names the group of the configuration already says how it is mended.
             mend = "" if f"[{group}]" in str(error) else f"; start it, or correct [{group}]"
             raise Refused(f"{error}{mend}") from None

@@ -1,4 +1,4 @@
-"""Glance: the images that servers are made from, and those that hold a server's disks for a time."""
+"""Speaks to Glance: the images that servers are made from, and those that hold a server's disks for a time."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 QUEUED: Final = "queued"
-"""The status of an image without data, also of one whose upload broke off."""
+"""The status of an image that has no data, or whose upload broke off."""
 SAVING: Final = "saving"
-"""The status of one whose data is on its way."""
+"""The status of an image whose data is being uploaded."""
 ACTIVE: Final = "active"
-"""The status of one that has its data, which nobody can change any more."""
+"""The status of an image that has its data, which cannot be changed any more."""
 
 GONE: Final = "image-gone"
-"""The code of the StepError for an image that is not there."""
+"""The code of the StepError for an image that does not exist."""
 
 CHUNK: Final = units.Mi
-"""Bytes that are sent or received at once."""
+"""The bytes of a chunk, the part of an image that is sent or received at once."""
 
 CHUNK_WITHIN: Final = 30.0
-"""Seconds after which a chunk that does not come counts as lost."""
+"""Seconds after which a chunk that has not arrived counts as lost."""
 
 _PARTIAL: Final = 206
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageRecord:
-    """An image; ``size`` in bytes, None before its data has come. ``properties`` holds ``trait:NAME`` and the like."""
+    """An image; ``size`` is in bytes, None while it has no data. ``properties`` holds ``trait:NAME`` and the like."""
 
     id: str
     name: str
@@ -51,7 +51,7 @@ class ImageRecord:
     status: str
     disk_format: str
     checksum: str
-    """Of its bytes, as hexadecimal digits, by ``algorithm``; both are empty before they have come."""
+    """The checksum of its data in hexadecimal digits, made by ``algorithm``; both are empty while it has no data."""
     algorithm: str
     owner: str
     visibility: str
@@ -61,24 +61,24 @@ class Data(Protocol):
     """Bytes of known length that can be read again from their beginning, for an upload that has to be repeated."""
 
     def __len__(self) -> int:
-        """How many bytes there are."""
+        """Return the number of bytes."""
 
     def __iter__(self) -> Iterator[Buffer]:
-        """All of them, begun anew; each part may be overwritten once the next one is asked for."""
+        """Yield all bytes from the beginning; a part is valid until the next one is asked for."""
 
 
 class Images:
-    """Glance; ``adapter`` is openstacksdk's ``connection.image`` or the embedded service.
+    """The client of Glance; ``adapter`` is openstacksdk's ``connection.image`` or the embedded service.
 
-    Every verb may be repeated and raises `droveway.errors.StepError` ``image-unavailable`` or ``image-failed``; those
-    that need an image raise ``image-gone`` when it is not there.
+    Every method may be repeated. All raise `droveway.errors.StepError` with the codes ``image-unavailable`` and
+    ``image-failed``; those that need an image raise ``image-gone`` when it does not exist.
     """
 
     def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
         self._rest = Rest(adapter, "image", on_request)
 
     def images(self) -> list[ImageRecord]:
-        """Every image, by id."""
+        """Return every image, sorted by id."""
         found: list[ImageRecord] = []
         path: str | None = "/images"
         while path:
@@ -88,7 +88,7 @@ class Images:
         return sorted(found, key=lambda image: image.id)
 
     def find(self, image: str) -> ImageRecord | None:
-        """The image as it is now; None when it is not there."""
+        """Return the image as it is now; None when it does not exist."""
         path = f"/images/{image}"
         response = self._rest.repeat(lambda: self._rest.send("GET", path))
         if response.status_code == NOT_FOUND:
@@ -96,7 +96,7 @@ class Images:
         return _image(self._rest.done("GET", path, response).json())
 
     def require(self, image: str) -> ImageRecord:
-        """The image as it is now; raises ``image-gone`` when it is not there."""
+        """Return the image as it is now; raises ``image-gone`` when it does not exist."""
         found = self.find(image)
         if found is None:
             raise _gone(image)
@@ -113,9 +113,9 @@ class Images:
         owner: str | None = None,
         visibility: str | None = None,
     ) -> None:
-        """Make an image under an id of our own choosing, still without data; done when it exists.
+        """Make an image without data under this id; nothing is done when it exists.
 
-        Without ``owner`` and ``visibility`` they are those that the service gives to what this user makes.
+        Where ``owner`` and ``visibility`` are not given, Glance sets those of this user's images.
         """
         body = {
             **properties,
@@ -131,13 +131,16 @@ class Images:
             self._rest.done("POST", "/images", response)
 
     def upload(self, image: str, data: Path | Data) -> None:
-        """Give the image these bytes, unless it has its data or somebody is about to give it: see then what it has."""
+        """Send the image its data, unless it has data or another upload to it is under way.
+
+        The caller has to look at the image afterwards, since the data of another upload may be different.
+        """
         path = f"/images/{image}/file"
         body = _Body(_File(data) if isinstance(data, Path) else data)
         headers = {"Content-Type": "application/octet-stream"}
 
         def send() -> Any:
-            # Looked at each time: what broke off may have arrived, and a whole disk is not sent in vain.
+            # An upload that broke off here may have been complete there, and then a whole disk is not sent again.
             if self.require(image).status != QUEUED:
                 return None
             return self._rest.send("PUT", path, data=body, headers=headers)
@@ -149,9 +152,10 @@ class Images:
             self._rest.done("PUT", path, response)
 
     def download(self, image: str, offset: int = 0) -> Generator[bytes, None, None]:
-        """The image's bytes from ``offset`` on, part by part; a stream that breaks off is gone on with where it ended.
+        """Yield the image's bytes from ``offset`` on, part by part.
 
-        Whoever stops before the end closes it.
+        A stream that breaks off is asked for again from where it ended. A caller that stops before the end closes the
+        generator.
         """
         failures = 0
         while True:
@@ -173,7 +177,7 @@ class Images:
                 return
 
     def delete(self, image: str) -> None:
-        """Remove the image; done when it is gone."""
+        """Delete the image; nothing is done when it does not exist."""
         path = f"/images/{image}"
         response = self._rest.repeat(lambda: self._rest.send("DELETE", path))
         if response.status_code != NOT_FOUND:
@@ -203,11 +207,11 @@ class Images:
 
 
 class _CutError(Exception):
-    """A stream broke off, or went silent."""
+    """A download broke off, or no chunk came in time."""
 
 
 class _File:
-    """A whole file."""
+    """The bytes of a whole file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -222,7 +226,10 @@ class _File:
 
 
 class _Body:
-    """What is sent, by whoever repeats it begun anew: it may take as long as it is, while no part takes too long."""
+    """The body of an upload, which a repeated request reads from its beginning.
+
+    The upload may last as long as it needs; each chunk has to be sent within `CHUNK_WITHIN`.
+    """
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -238,13 +245,13 @@ class _Body:
 
 
 def _received(response: Any) -> Iterator[bytes]:
-    """What comes, each part in time; raises `_CutError`."""
+    """Yield the parts of a response; raises `_CutError` when one does not come in time."""
     parts = response.iter_content(CHUNK)
     while True:
         try:
             with deadlines.within(CHUNK_WITHIN):
                 part = next(parts, b"")
-        except OSError as error:  # requests' own errors are such too
+        except OSError as error:  # the errors of requests are OSErrors too
             raise _CutError(str(error)) from None
         if not part:
             return
@@ -252,7 +259,7 @@ def _received(response: Any) -> Iterator[bytes]:
 
 
 def _behind(chunks: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """What of the chunks lies behind the offset: of a service that knows no ranges."""
+    """Yield the bytes from the offset on, of a response that begins at 0 since the service knows no ranges."""
     for chunk in chunks:
         if offset < len(chunk):
             yield chunk[offset:]
@@ -263,7 +270,7 @@ def _gone(image: str) -> StepError:
     return StepError(f"image {image} is not in the image service any more", code=GONE)
 
 
-# What Glance itself says of an image; all else was set by somebody as a property.
+# The keys of Glance itself; every other key is a property that somebody set.
 _OWN: Final = frozenset({
     "checksum", "container_format", "created_at", "direct_url", "disk_format", "file", "id", "locations", "min_disk",
     "min_ram", "name", "os_hash_algo", "os_hash_value", "os_hidden", "owner", "protected", "schema", "self", "size",

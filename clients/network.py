@@ -1,7 +1,7 @@
-"""Neutron: a server's ports and their bindings to hosts (extension binding-extended).
+"""Speaks to Neutron: a server's ports and their bindings to hosts (extension binding-extended).
 
-The session needs the roles ``service``, without which Neutron keeps bindings back, and ``admin``, without which it
-leaves out what ports ask of Placement, and answers all the same.
+The session's user needs two roles. Without the role ``service`` Neutron refuses requests for bindings. Without the role
+``admin`` it answers, but leaves out what ports ask of Placement.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from droveway.errors import DestinationFault, StepError
 ACTIVE: Final = "ACTIVE"
 INACTIVE: Final = "INACTIVE"
 COMPUTE_OWNER: Final = "compute:"
-"""Begins the owner of a server's port; the zone of its host follows."""
+"""The beginning of the device_owner of a server's port; the zone of the server's host follows."""
 NORMAL: Final = "normal"
 """The vnic type of a port that any host can plug into its switch."""
 
@@ -25,7 +25,7 @@ DEVICE_KEYS: Final = frozenset({
     ALLOCATION, "arq_uuid", "card_serial_number", "device_mac_address", "pci_slot", "pci_vendor_info",
     "pf_mac_address", "physical_network", "vf_num",
 })  # fmt: skip
-"""What a binding's profile says of the host's device: Nova takes these out of a port that it unbinds."""
+"""The keys of a binding's profile for a device of the host; Nova removes them when it unbinds a port."""
 
 _PROFILE: Final = "binding:profile"
 _REQUEST: Final = "resource_request"
@@ -36,17 +36,17 @@ _STALE: Final = 412
 _FAILED: Final = "binding_failed"
 _BINDING_REFUSED: Final = 500
 _REFUSAL: Final = "PortBindingError"
-"""The type that Neutron gives the error of a binding that it refuses."""
+"""The type of Neutron's error when it cannot bind a port to a host."""
 
 BINDING_EXTENDED: Final = "binding-extended"
 """Neutron's extension by which a port may be bound to two hosts at once."""
 RESOURCE_REQUEST: Final = "port-resource-request"
-"""Its extension that tells what ports ask of Placement."""
+"""Neutron's extension that shows what ports ask of Placement."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """A port as Neutron lists it; ``host`` is where it is bound actively, empty when it is unbound."""
+    """A port as Neutron lists it; ``host`` is the host of its active binding, empty when it is unbound."""
 
     id: str
     mac: str
@@ -57,57 +57,57 @@ class Port:
     server: str
     vnic_type: str = NORMAL
     resources: PortResources | None = None
-    """What it asks of Placement for itself, such as bandwidth; only an admin is shown that."""
+    """What the port asks of Placement, such as bandwidth. Neutron shows it to an admin alone."""
     tells_request: bool = True
-    """Whether Neutron tells that at all: without the extension port-resource-request it does not."""
+    """Whether Neutron shows ``resources`` at all, which needs the extension port-resource-request."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PortRecord(Port):
-    """A port with all of its bindings, for which Neutron is asked port by port."""
+    """A port with all of its bindings. Neutron shows these by one request for each port."""
 
     bindings: dict[str, str]
-    """Host → ACTIVE or INACTIVE."""
+    """Maps each host that it is bound to, to ACTIVE or INACTIVE."""
 
 
 class Network:
-    """Neutron; ``adapter`` is openstacksdk's ``connection.network`` or the embedded service.
+    """The client of Neutron; ``adapter`` is openstacksdk's ``connection.network`` or the embedded service.
 
-    Every verb of a move may be repeated. All raise `droveway.errors.StepError`, with the codes ``network-unavailable``
-    and ``network-failed``.
+    Every method that a move uses may be repeated. All raise `droveway.errors.StepError`, with the codes
+    ``network-unavailable`` and ``network-failed``.
     """
 
     def __init__(
         self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None, user: str = "of the session"
     ) -> None:
-        """``user`` says to people whose roles count."""
+        """Take ``user`` as the name of the session's user in error messages about its roles."""
         self._rest = Rest(adapter, "network", on_request)
         self._user = user
 
     def listed_ports(self, server: str) -> list[Port]:
-        """The server's ports, by id, without their bindings."""
+        """Return the server's ports without their bindings, sorted by id."""
         return sorted((_port(row) for row in self._rows(device_id=server)), key=lambda port: port.id)
 
     def ports(self, server: str) -> list[PortRecord]:
-        """The server's ports, by id."""
+        """Return the server's ports with their bindings, sorted by id."""
         return sorted((self._record(row) for row in self._rows(device_id=server)), key=lambda port: port.id)
 
     def all_ports(self) -> list[PortRecord]:
-        """Every port of the cloud, by id: for the audit."""
+        """Return every port of the cloud with its bindings, sorted by id; the audit needs them."""
         return sorted((self._record(row) for row in self._rows()), key=lambda port: port.id)
 
     def require_roles(self) -> None:
-        """Raise `droveway.errors.StepError` where the session's user lacks a role; nothing is changed.
+        """Raise `droveway.errors.StepError` when the session's user lacks a role; nothing is changed.
 
-        That ``admin`` is missing shows in a port, so that a cloud without ports does not tell.
+        A missing role ``admin`` can only be seen in a port. A cloud without ports does not show it.
         """
         self._rows(limit="1")
         self.require_service()
 
     def require_service(self) -> None:
-        """Raise `droveway.errors.StepError` where the session's user lacks the role ``service``; nothing is changed.
+        """Raise `droveway.errors.StepError` when the session's user lacks the role ``service``; nothing is changed.
 
-        Neutron looks at the role before it looks for the port, which does not exist; it may fail to say so.
+        The request is for a port that does not exist. Neutron checks the role first, and then refuses or fails.
         """
         path, body = f"/ports/{_NO_PORT}/bindings", {"binding": {"host": "nowhere"}}
         refused = (_BINDING_REFUSED,)
@@ -116,15 +116,15 @@ class Network:
             raise self._lacks("service", f"refuses to bind ports ({detail_of(response)})")
 
     def has_extension(self, name: str) -> bool:
-        """Tell whether Neutron has the extension."""
+        """Say whether Neutron has the extension."""
         path = f"/extensions/{name}"
         response = self._rest.repeat(lambda: self._rest.send("GET", path))
         return response.status_code != NOT_FOUND and bool(self._rest.done("GET", path, response))
 
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
-        """Bind the port to the host, INACTIVE beside an active binding.
+        """Bind the port to the host; the new binding is INACTIVE while another host has the active one.
 
-        A binding that exists stays as it is, but that its profile names the providers that ``profile`` names.
+        A binding that exists keeps all but the providers in its profile, which become those of ``profile``.
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
 
@@ -141,7 +141,7 @@ class Network:
     def bring(self, port: str, host: str, profile: Mapping[str, Any], *, device_owner: str, owned_by: str) -> None:
         """Bind the port to the host as `ensure_binding` does, and make that binding active as `activate` does.
 
-        ``owned_by`` is the owner that the port was listed with.  Its bindings are looked at once.
+        ``owned_by`` is the device_owner that the port was listed with. It takes one request for bindings, not two.
         """
 
         def bring() -> None:
@@ -178,7 +178,10 @@ class Network:
         self._rest.repeat(switch)
 
     def delete_binding(self, port: str, host: str) -> None:
-        """Remove the host's binding; done when it, or the port, is gone. Without its active one a port is unbound."""
+        """Delete the port's binding to the host; nothing is done when the binding, or the port, does not exist.
+
+        A port whose active binding is deleted is unbound.
+        """
         self._delete(f"/ports/{port}/bindings/{host}")
 
     def bind(self, port: str, host: str, *, profile: Mapping[str, Any], device_owner: str) -> None:
@@ -197,7 +200,7 @@ class Network:
         self._require_bound(self._put(port, {"binding:profile": dict(profile)}))
 
     def _require_bound(self, row: Mapping[str, Any]) -> None:
-        """Raise DestinationFault for a port whose binding has failed: Neutron answers 200 all the same."""
+        """Raise DestinationFault for a port whose binding has failed, for which Neutron answers 200."""
         if row.get("binding:vif_type") == _FAILED:
             host = str(row["binding:host_id"])
             raise DestinationFault(
@@ -205,7 +208,7 @@ class Network:
             )
 
     def unbind(self, port: str, *, profile: Mapping[str, Any]) -> None:
-        """Bind the port to no host; it stays its server's, with this profile. Done when it is so, or gone."""
+        """Unbind the port and give it this profile; it stays its server's. Nothing is done when it does not exist."""
         self._put(port, {"binding:host_id": "", "binding:profile": dict(profile)}, may_be_gone=True)
 
     def create_port(
@@ -258,16 +261,16 @@ class Network:
         return str(rows[0]["id"]) if rows else None
 
     def delete_port(self, port: str) -> None:
-        """Remove the port; done when it is gone."""
+        """Delete the port; nothing is done when it does not exist."""
         self._delete(f"/ports/{port}")
 
     def _make(self, port: str, host: str, profile: Mapping[str, Any]) -> bool:
-        """Make a binding; tell whether there was none yet."""
+        """Make a binding, and say whether there was none before."""
         body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
         return self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
 
     def _rename(self, port: str, found: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
-        """Let a binding that stands name the providers that the profile names."""
+        """Set the providers in the profile of an existing binding to those of this profile."""
         if not _names(found, profile):
             host = str(found["host"])
             self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, {"profile": dict(profile)})
@@ -279,14 +282,14 @@ class Network:
             self._done("PUT", path, response)
 
     def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> bool:
-        """Send a binding, and tell whether it was taken; nothing has changed where Neutron answers with a conflict.
+        """Send a binding, and say whether Neutron accepted it; after a conflict it is False, and nothing was changed.
 
-        Raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand, and
+        Raises `droveway.errors.DestinationFault` when Neutron refuses the binding and does not have it, and
         `droveway.clients.rest.TryAgainError` when Neutron itself failed.
         """
         response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
         if response.status_code == _BINDING_REFUSED:
-            # So it answers for a port that is gone as well, which the look refuses.
+            # Neutron answers 500 for a port that does not exist as well. For that `_row_on` raises the error.
             found = self._row_on(port, host)
             if not _is_refused_binding(response):
                 raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}")
@@ -301,13 +304,13 @@ class Network:
         return bool(response.status_code != CONFLICT)
 
     def _done(self, method: str, path: str, response: Any) -> Any:
-        """Return the response to what the role ``service`` may do, when it is no refusal."""
+        """Return the body of a response; raises StepError for a refusal, or when the role ``service`` is missing."""
         if response.status_code == _FORBIDDEN:
             raise self._lacks("service", f"answered {response.status_code} to {method} {path} ({detail_of(response)})")
         return self._rest.done(method, path, response)
 
     def _put(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
-        """Let the port have these values, all in one request; the port as Neutron shows it then."""
+        """Set these values of the port in one request, and return the port as Neutron shows it then."""
         return self._rest.repeat(lambda: self._put_once(port, wanted, may_be_gone=may_be_gone))
 
     def _put_once(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
@@ -343,7 +346,7 @@ class Network:
     def _binding_rows(self, port: str) -> list[dict[str, Any]]:
         path = f"/ports/{port}/bindings"
         response = self._rest.repeat(lambda: self._rest.send("GET", path))
-        # That of an unbound port is on no host.
+        # The binding of an unbound port has no host.
         return [row for row in self._done("GET", path, response).json()["bindings"] if row["host"]]
 
     def _own(self, port: str, device_owner: str) -> None:
@@ -352,10 +355,10 @@ class Network:
     def _rows(self, **params: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._rest.get("/ports", params=params)["ports"]
         for row in found:
-            # A port without an active binding has none to show.
+            # Neutron shows no profile for a port without an active binding.
             if _PROFILE not in row and ACTIVE in self._bindings(row["id"]).values():
                 raise self._lacks("service", f"does not show the {_PROFILE} of port {row['id']}")
-            # A null would say that it asks for nothing.
+            # A port that asks for nothing has the key with the value null.
             if _REQUEST not in row and self.has_extension(RESOURCE_REQUEST):
                 raise self._lacks("admin", f"does not show the {_REQUEST} of port {row['id']}")
         return found
@@ -372,7 +375,7 @@ class Network:
 
 
 def _is_refused_binding(response: Any) -> bool:
-    """Tell whether a server error says that the host cannot bind the port: any other one is Neutron's own failure."""
+    """Say whether an error 500 means that the host cannot bind the port; any other is a failure of Neutron itself."""
     try:
         told = response.json()
     except ValueError:
@@ -382,11 +385,14 @@ def _is_refused_binding(response: Any) -> bool:
 
 
 def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
-    """Tell whether a binding names the providers of a profile; of those that failed Neutron keeps the names too."""
+    """Say whether a binding names the providers of a profile and, where the profile has any, is not failed.
+
+    Neutron keeps the providers in the profile of a binding that failed, so that the names alone prove nothing.
+    """
     wanted = profile.get(ALLOCATION)
     if dict(binding["profile"] or {}).get(ALLOCATION) != wanted:
         return False
-    # One that names nobody may have failed before the move, which leaves it as it is.
+    # A binding without providers may have failed before the move, which then leaves it as it is.
     return wanted is None or binding["vif_type"] != _FAILED
 
 

@@ -1,6 +1,6 @@
-"""Placement: the verbs that a move needs, and those that a lab and the audit need.
+"""Speaks to Placement for moves, for labs and for the audit.
 
-Every verb may be repeated. Lost answers and generation conflicts are dealt with here and nowhere else.
+Every method may be repeated. Lost answers and conflicts of generations are handled in this module and nowhere else.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ SERVER: Final = "INSTANCE"
 MIGRATION: Final = "MIGRATION"
 SAME_HOST_TRAIT: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
 _NO_TYPE: Final = "unknown"
-"""What Placement answers for a consumer without a type, and refuses to be sent."""
+"""The type that Placement shows for a consumer without one, and refuses in a request."""
 
 _BAD_REQUEST: Final = 400
 _UNKNOWN: Final = re.compile(r"No such (trait|resource class)")
 
 OF_PORTS: Final = "NET_"
-"""Begins the resource classes that only ports ask for."""
+"""The beginning of the resource classes that only ports ask for."""
 
 ProviderResources = dict[str, dict[str, int]]
-"""Provider's uuid → resource class → amount (MEMORY_MB in MiB, DISK_GB in GiB)."""
+"""Maps a provider's uuid to resource classes, and each of these to its amount (MEMORY_MB in MiB, DISK_GB in GiB)."""
 
 
 @dataclass(frozen=True)
 class Allocations:
-    """What a consumer holds; ``generation`` is None when it holds nothing."""
+    """The allocations of one consumer; ``generation`` is None when it has none."""
 
     allocations: ProviderResources
     generation: int | None = None
@@ -46,18 +46,18 @@ class Allocations:
 
 
 class ConsumerChanged(StepError):
-    """Somebody else has written a consumer since it was found; its code is ``allocation-conflict``."""
+    """Somebody else has changed a consumer since it was read; the code is ``allocation-conflict``."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to meet a request: ``provider`` is the root of the compute node's tree, which is the node's own uuid."""
+    """One way to meet a request; ``provider`` is the compute node's uuid, which is the root of its tree."""
 
     provider: str
     allocation_request: dict[str, Any]
-    """As Placement gave it (``allocations`` and ``mappings``); plain JSON, to be handed to `Placement.claim_move`."""
+    """Placement's answer (``allocations`` and ``mappings``) in plain JSON, to be handed to `Placement.claim_move`."""
     summaries: dict[str, Any] = field(default_factory=dict)
-    """The providers of that tree: uuid → ``resources`` (``capacity`` and ``used`` by class) and ``traits``."""
+    """Maps each provider of that tree to its ``resources`` (``capacity`` and ``used`` by class) and ``traits``."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class Provider:
 
 
 class Placement:
-    """Placement over a keystoneauth session; ``where`` are options of its adapter, as region_name or interface.
+    """The client of Placement over a keystoneauth session; ``where`` has options of its adapter, such as region_name.
 
-    Every verb raises `droveway.errors.StepError`: ``placement-unavailable`` when no answer is to be had,
-    ``allocation-conflict`` when a consumer holds something else than it should, ``placement-failed`` otherwise.
+    Every method raises `droveway.errors.StepError`: ``placement-unavailable`` when Placement gives no answer,
+    ``allocation-conflict`` when a consumer's allocations are not what they should be, ``placement-failed`` otherwise.
     ``on_request`` is called with method and path before each request.
     """
 
@@ -83,12 +83,12 @@ class Placement:
         root = adapter.Adapter(session, service_type="placement", default_microversion=MICROVERSION, **where)
         self._rest = Rest(root, "Placement", on_request)
 
-    # What a move needs.
+    # Methods for moves.
 
     def candidates(self, query: Iterable[tuple[str, str]]) -> list[Candidate]:
-        """Who can meet the request of ``query`` (pairs as of ``GET /allocation_candidates``), in Placement's order.
+        """Return the candidates for ``query`` (parameters of ``GET /allocation_candidates``), in Placement's order.
 
-        Nobody can meet one for a trait or a resource class that Placement has never heard of.
+        There are none for a query that names a trait or a resource class which Placement does not know.
         """
         answer = self._known("/allocation_candidates", list(query))
         if answer is None:
@@ -97,18 +97,18 @@ class Placement:
         return [_candidate(request, summaries) for request in answer["allocation_requests"]]
 
     def known_traits(self, traits: Collection[str]) -> set[str]:
-        """Those of the traits that a provider of this Placement may have."""
+        """Return those of the traits that Placement knows."""
         if not traits:
             return set()
         return set(self._rest.get("/traits", params={"name": f"in:{','.join(sorted(traits))}"})["traits"])
 
     def roots(self, *demands: tuple[str, str]) -> frozenset[str]:
-        """The roots of the providers that meet the demands (pairs of ``GET /resource_providers``) by themselves."""
+        """Return the roots of the providers that meet the demands (parameters of ``GET /resource_providers``)."""
         answer = self._known("/resource_providers", list(demands))
         return frozenset(row["root_provider_uuid"] for row in (answer or {}).get("resource_providers", ()))
 
     def allocations(self, consumer: str) -> Allocations:
-        """What the consumer holds; an unknown one holds nothing."""
+        """Return the consumer's allocations; an unknown consumer has none."""
         answer = self._rest.get(f"/allocations/{consumer}")
         return Allocations(
             allocations=resources_of(answer),
@@ -128,12 +128,12 @@ class Placement:
         project_id: str,
         user_id: str,
     ) -> None:
-        """Give the migration what the server holds, and the server the destination's, in one POST.
+        """Give the server's allocations to the migration, and the destination's to the server, in one POST.
 
-        ``source`` is what `allocations` found for the server before the claim was fenced: its generation refuses the
-        call when it comes late, which raises `ConsumerChanged`. It may already be the destination's, after a crash.
-        Raises `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed
-        then.
+        ``source`` is what `allocations` returned for the server before the caller checked that it still holds the move.
+        When somebody has written the server's allocations since, its generation is old and `ConsumerChanged` is raised.
+        After a crash ``source`` may already have the destination's allocations, and then nothing is done. Raises
+        `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed then.
         """
         wanted = resources_of(destination)
         held = self.allocations(migration)
@@ -174,11 +174,11 @@ class Placement:
         release: bool = False,
         found: Allocations | None = None,
     ) -> None:
-        """Give the server back what the migration holds, in one POST; with ``release`` (a deleted server) empty both.
+        """Give the migration's allocations back to the server, or with ``release`` empty both, in one POST.
 
-        Nothing is done when the migration holds nothing: the claim never ran, or this has run before. The server has
-        then to hold ``source_allocations``, where they are given. ``found`` is what `allocations` found for the server
-        before the caller looked whether it may do this: who changed that since is not overwritten.
+        Nothing is done when the migration has none: the claim never ran, or this has run before. Then the server has to
+        have ``source_allocations``, where they are given. ``found`` is what `allocations` returned for the server
+        before the caller checked that it may do this; a change by somebody else since then is not overwritten.
         """
         held, holds = self.allocations(migration), found or self.allocations(server)
         if release:
@@ -202,10 +202,11 @@ class Placement:
         user_id: str,
         full: type[StepError] = StepError,
     ) -> None:
-        """Let consumers hold what their allocation requests say, all in one POST.
+        """Set the allocations of several consumers in one POST.
 
-        For each what `allocations` found, its request, in which no allocations empty it, and its type. Who changed one
-        since it was found is not overwritten; raises ``full`` with the code ``no-capacity`` if it is too much.
+        ``consumers`` maps each consumer to what `allocations` returned for it, its new allocation request, and its
+        type. A request without allocations empties the consumer. A change by somebody else since then is not
+        overwritten. Raises ``full`` with the code ``no-capacity`` when a provider has not enough.
         """
         body = {
             consumer: {
@@ -224,11 +225,11 @@ class Placement:
         self._write(body, stands, full)
 
     def release(self, consumer: str) -> None:
-        """Empty the consumer; done when it holds nothing."""
+        """Delete the consumer's allocations; nothing is done when it has none."""
         self._empty({consumer: self.allocations(consumer)})
 
     def has_provider(self, uuid: str) -> bool:
-        """Tell whether there is such a provider."""
+        """Say whether the provider exists."""
         return bool(self._rest.get("/resource_providers", params={"uuid": uuid})["resource_providers"])
 
     def root_of(self, uuid: str) -> str:
@@ -239,24 +240,24 @@ class Placement:
         """Return the name of a provider."""
         return str(self._rest.get(f"/resource_providers/{uuid}")["name"])
 
-    # What a lab and the audit need.
+    # Methods for labs and the audit.
 
     def providers(self) -> list[Provider]:
-        """Every provider, by name."""
+        """Return every provider, sorted by name."""
         rows = self._rest.get("/resource_providers")["resource_providers"]
         found = [Provider(row["uuid"], row["name"], row["parent_provider_uuid"]) for row in rows]
         return sorted(found, key=lambda provider: provider.name)
 
     def provider_usages(self, uuid: str) -> dict[str, int]:
-        """Resource class → amount that all consumers of the provider hold together."""
+        """Return for each resource class the amount that all consumers of the provider have together."""
         return dict(self._rest.get(f"/resource_providers/{uuid}/usages")["usages"])
 
     def provider_inventories(self, uuid: str) -> dict[str, dict[str, Any]]:
-        """Resource class → inventory of the provider (``total``, ``reserved``, ``allocation_ratio`` ...)."""
+        """Return the inventory of each resource class (``total``, ``reserved``, ``allocation_ratio`` ...)."""
         return dict(self._rest.get(f"/resource_providers/{uuid}/inventories")["inventories"])
 
     def room(self, uuid: str) -> dict[str, int]:
-        """Resource class → amount of the provider that can still be given away, by its ratios and reservations."""
+        """Return the free amount of each resource class, by its allocation ratio and its reserved amount."""
         used = self.provider_usages(uuid)
         return {
             name: int((each["total"] - each["reserved"]) * each["allocation_ratio"]) - used.get(name, 0)
@@ -264,11 +265,11 @@ class Placement:
         }
 
     def provider_allocations(self, uuid: str) -> ProviderResources:
-        """Consumer's uuid → what it holds of this provider."""
+        """Return for each consumer what it has of this provider."""
         return resources_of(self._rest.get(f"/resource_providers/{uuid}/allocations"))
 
     def provider_traits(self, uuid: str) -> set[str]:
-        """The traits of the provider."""
+        """Return the traits of the provider."""
         return set(self._rest.get(f"/resource_providers/{uuid}/traits")["traits"])
 
     def ensure_provider(
@@ -306,16 +307,16 @@ class Placement:
         user_id: str,
         consumer_type: str = SERVER,
     ) -> None:
-        """Let the consumer hold exactly this; raises `droveway.errors.StepError` ``no-capacity`` if it is too much."""
+        """Set the consumer's allocations; raises `droveway.errors.StepError` ``no-capacity`` when they do not fit."""
         holds = self.allocations(consumer)
         if holds.allocations != allocations:
             entry = _entry(allocations, holds.generation, project_id, user_id, consumer_type)
             self._write({consumer: entry}, lambda: self.allocations(consumer).allocations == allocations)
 
-    # How.
+    # How requests are sent.
 
     def _known(self, path: str, query: list[tuple[str, str]]) -> Any:
-        """The answer to a query, or None when it names a trait or resource class that no provider ever had."""
+        """Return the answer to a query; None when it names a trait or a resource class unknown to Placement."""
         response = self._rest.repeat(lambda: self._rest.send("GET", path, params=query))
         if response.status_code == _BAD_REQUEST and _UNKNOWN.search(detail_of(response)):
             return None
@@ -360,7 +361,7 @@ class Placement:
     def _write(
         self, body: dict[str, dict[str, Any]], stands: Callable[[], bool], full: type[StepError] = StepError
     ) -> None:
-        """POST the allocations; sent again it is the same body, so that a late one is refused by its generations."""
+        """POST the allocations; a repeat sends the same generations, so that Placement refuses one that comes late."""
 
         def post() -> None:
             try:
@@ -379,11 +380,11 @@ class Placement:
         self._rest.repeat(post)
 
     def _judge_conflict(self, body: dict[str, dict[str, Any]], detail: str) -> None:
-        """Tell what a repeat can mend (raises `TryAgainError`) from what somebody else did to a consumer."""
+        """Raise `TryAgainError` for a conflict that a repeat can solve, else `ConsumerChanged`."""
         if "consumer generation conflict" not in detail:
             raise TryAgainError(detail)
-        # A Placement that was killed in the middle of a request leaves a new consumer behind that holds nothing and
-        # shows no generation; it is generation 0 and not null that opens it.
+        # A Placement that is killed in the middle of a request leaves a new consumer without allocations. It shows no
+        # generation for that consumer, and accepts a request with generation 0, not with null.
         for consumer, entry in body.items():
             if entry["consumer_generation"] is None and not self.allocations(consumer).allocations:
                 entry["consumer_generation"] = 0
@@ -395,20 +396,20 @@ class Placement:
 
 
 def resources_of(answer: Mapping[str, Any]) -> ProviderResources:
-    """The amounts in an allocation request, or in an answer, of Placement."""
+    """Return the amounts in an allocation request of Placement, or in an answer of it."""
     return {name: dict(held["resources"]) for name, held in answer["allocations"].items()}
 
 
 def is_alike(found: ProviderResources, wanted: ProviderResources) -> bool:
-    """Tell whether two holdings are the same but for what ports ask for.
+    """Say whether two consumers' allocations are the same, without what ports ask for.
 
-    Neutron changes those amounts by itself where somebody changes the QoS policy of a bound port.
+    Neutron changes those amounts itself when somebody changes the QoS policy of a bound port.
     """
     return without_ports(found) == without_ports(wanted)
 
 
 def without_ports(held: ProviderResources) -> ProviderResources:
-    """Return of a holding what no port asks for."""
+    """Return the allocations without the resource classes that ports ask for."""
     found = {
         provider: {name: amount for name, amount in amounts.items() if not name.startswith(OF_PORTS)}
         for provider, amounts in held.items()
@@ -418,7 +419,7 @@ def without_ports(held: ProviderResources) -> ProviderResources:
 
 def _candidate(request: dict[str, Any], summaries: Mapping[str, Any]) -> Candidate:
     roots = {uuid: str(summaries[uuid]["root_provider_uuid"]) for uuid in request["allocations"]}
-    # A provider that shares its disk is a root of its own: the node is the one that gives memory or processors.
+    # A provider of shared disk is a root of its own. The compute node is the root that gives memory or processors.
     provider = next(
         (root for root in roots.values() if {"MEMORY_MB", "VCPU", "PCPU"} & set(summaries[root]["resources"])),
         next(iter(roots.values())),
@@ -440,7 +441,7 @@ def _entry(
 
 
 def _type_of(answer: Any) -> str:
-    """Return the consumer's type, a server's for one without: Nova gives none, and Placement refuses its own word."""
+    """Return the consumer's type, and a server's for a consumer without one: Nova sets none on its servers."""
     told = answer.get("consumer_type", _NO_TYPE)
     return SERVER if told == _NO_TYPE else str(told)
 
@@ -457,7 +458,7 @@ def _nothing_held(server: str) -> StepError:
 
 
 def _is_concurrent(response: Any) -> bool:
-    """Whether a generation was out of date, and not the provider full."""
+    """Say whether the conflict is of generations, and not a provider that is full."""
     if response.status_code != CONFLICT:
         return False
     return any(error.get("code") == "placement.concurrent_update" for error in response.json()["errors"])

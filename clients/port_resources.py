@@ -1,6 +1,7 @@
 """Reads what a port asks of Placement, and which providers give it on the port's host.
 
-Neutron's ``resource_request`` says the one, the key ``allocation`` of a binding's profile the other.
+Neutron's ``resource_request`` says what the port asks for. The key ``allocation`` of its binding's profile names the
+providers.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ ALLOCATION: Final = "allocation"
 """The key of a binding's profile that names the providers."""
 
 _BANDWIDTH: Final = "NET_BW_"
-"""Begins the resource classes of bandwidth."""
+"""The beginning of the resource classes of bandwidth."""
 
 
 class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Asks one provider for resources: bandwidth in kbit/s, packet rates in 1,000 packets a second."""
 
     id: str
-    """As Neutron names it; that of the port in the legacy format."""
+    """The group's id as Neutron gives it, or the port's id in the legacy format."""
     resources: dict[str, int]
-    """Resource class → amount."""
+    """The amount of each resource class."""
     required: tuple[str, ...]
     """The traits that the provider must have."""
 
@@ -39,24 +40,24 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
     """Whether Neutron lacks the extension port-resource-request-groups, so that a port has one group and no more."""
 
     def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str] | None:
-        """Name the provider of each group as a profile does; ``mappings`` are those of an allocation request.
+        """Return the value of ``allocation`` in a profile for these ``mappings`` of an allocation request.
 
-        None where one of the groups has no provider in them.
+        None when the mappings have no provider for one of the groups.
         """
         found = self.providers(mappings)
         return next(iter(found.values())) if found and self.legacy else found
 
     def providers(self, mappings: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
-        """Read group → provider from an allocation request's ``mappings``; None where one of the groups has none."""
+        """Return the provider of each group by an allocation request's ``mappings``; None when a group has none."""
         if any(not mappings.get(group.id) for group in self.groups):
             return None
         return {group.id: mappings[group.id][0] for group in self.groups}
 
     def renamed(self, asked: PortResources, named: Mapping[str, str]) -> str | dict[str, str] | None:
-        """Name as a profile does who gives this to a port that ``asked`` for other amounts before.
+        """Return the value of ``allocation`` in a profile after the port's amounts have changed.
 
-        ``named``: group → provider of what it asked for.  Neutron gives a group of other amounts another id.  None
-        where nobody gave anything of the kind.
+        ``asked`` is what the port asked for before, and ``named`` maps each of those groups to its provider. Neutron
+        gives a group with other amounts another id. None when one of the new groups had no provider before.
         """
         givers = {_asks_bandwidth(group): named[group.id] for group in asked.groups if group.id in named}
         found = {group.id: givers[kind] for group in self.groups if (kind := _asks_bandwidth(group)) in givers}
@@ -65,16 +66,16 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
         return found or None
 
     def named(self, allocation: str | Mapping[str, str] | None) -> dict[str, str]:
-        """Read a profile's ``allocation``: group → provider, of those groups for which it names one.
+        """Return the provider of each group that a profile's ``allocation`` names.
 
-        A single provider, as Neutron had it before there were groups, is that of the bandwidth.
+        Older Neutrons store a single provider. That one gives the bandwidth.
         """
         if isinstance(allocation, str):
             return {group.id: allocation for group in self.groups if self.legacy or _asks_bandwidth(group)}
         return {group.id: allocation[group.id] for group in self.groups if allocation and group.id in allocation}
 
     def held(self, allocation: str | Mapping[str, str] | None) -> dict[str, dict[str, int]]:
-        """Return what the port holds by a profile's ``allocation``: provider → resource class → amount."""
+        """Return the amounts that the port has of each provider by a profile's ``allocation``."""
         found: dict[str, Counter[str]] = {}
         named = self.named(allocation)
         for group in self.groups:
@@ -86,9 +87,9 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
 def held_together(
     holdings: Iterable[tuple[PortResources, str | Mapping[str, str] | None]],
 ) -> dict[str, dict[str, int]]:
-    """Add up what ports hold: what each asks for, and the ``allocation`` that names who gives it.
+    """Return the amounts that several ports have of each provider together.
 
-    Return provider → resource class → amount.
+    ``holdings`` has for each port what it asks for and the ``allocation`` of its profile.
     """
     found: dict[str, Counter[str]] = {}
     for asks, allocation in holdings:

@@ -1,4 +1,4 @@
-"""All that a worker may ask of the cloud: what the references in its commands stand for, and images."""
+"""Gives a worker what it may ask of the cloud: the volumes behind the references in its commands, and images."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["ACTIVE", "GONE", "QUEUED", "SAVING", "Data", "ImageRecord", "Referen
 
 
 class References:
-    """Resolves references with the worker's own service credential.
+    """Resolves references with the worker's own credentials.
 
-    What needs an image raises `droveway.errors.StepError` ``no-image-service`` where nobody said how Glance is reached,
-    and ``image-gone`` for an image that is not there.
+    The methods for images raise `droveway.errors.StepError` ``no-image-service`` when the configuration does not say
+    how Glance is reached, and ``image-gone`` for an image that does not exist.
     """
 
     def __init__(self, volumes: Volumes, images: Images | None) -> None:
@@ -24,22 +24,22 @@ class References:
         self._images = images
 
     def connection_info(self, attachment: str) -> dict[str, Any]:
-        """How this host reaches the volume of the attachment, as os-brick takes it. May hold a secret.
+        """Return how this host reaches the attachment's volume, as os-brick takes it; it may hold a secret.
 
         Raises `droveway.errors.StepError` ``volume-unconnected`` when the volume is exported to no host.
         """
         return self._volumes.connection_info(attachment)
 
     def image(self, image: str) -> ImageRecord:
-        """The image as it is now."""
+        """Return the image as it is now."""
         return self._glance().require(image)
 
     def upload_image(self, image: str, data: Data) -> None:
-        """Give the image these bytes, unless it has its data or somebody is about to give it."""
+        """Send the image its data, unless it has data or another upload to it is under way."""
         self._glance().upload(image, data)
 
     def download_image(self, image: str, offset: int) -> Generator[bytes, None, None]:
-        """The image's bytes from ``offset`` on, part by part; whoever stops before the end closes it."""
+        """Yield the image's bytes from ``offset`` on; a caller that stops before the end closes the generator."""
         return self._glance().download(image, offset)
 
     def _glance(self) -> Images:

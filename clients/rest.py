@@ -1,4 +1,4 @@
-"""What the clients of all cloud services share: sending, repeating, and turning refusals into our errors."""
+"""Sends the requests of all service clients, repeats them, and turns refusals into Droveway's errors."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _FIRST_SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _UNAUTHORIZED: Final = 401
 _COME_AGAIN: Final = (_UNAUTHORIZED, _TOO_MANY_REQUESTS)
-"""Refusals that say nothing of the request itself: another token, or later, it is taken."""
+"""Refusals that do not concern the request itself: the service accepts it with a new token, or later."""
 _UNTIL_NEXT_TOKEN: Final = 1.0
-"""Seconds: Keystone takes a token for revoked that was made in the second in which all others were."""
+"""Seconds to wait for a new token. Keystone refuses tokens made in the second in which it revoked a user's others."""
 PATIENCE: Final = 10.0
-"""Seconds that a busy service is left alone at most, however long it asks for."""
+"""The longest pause in seconds before a busy service is asked again, however long it asks for."""
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -34,31 +34,32 @@ _Answer = TypeVar("_Answer")
 
 
 class Adapter(Protocol):
-    """A service's root: a keystoneauth adapter, a proxy of openstacksdk or an embedded service."""
+    """Sends requests to one service: an adapter of keystoneauth, a proxy of openstacksdk, or an embedded service."""
 
     def request(self, url: str, method: str, **options: Any) -> Any:
-        """Send one request and answer whatever the status is."""
+        """Send one request and return the response, whatever its status is."""
 
 
 class TryAgainError(Exception):
-    """The answer was lost, or somebody else was quicker: look what stands, then send again."""
+    """The answer was lost, or somebody else was quicker: read the present state and send the request again."""
 
     def __init__(self, why: str, *, pause: float = 0.0) -> None:
-        """``pause``: the seconds that the service is to be left alone at least."""
+        """Take the reason, and as ``pause`` the seconds before the service may be asked again."""
         super().__init__(why)
         self.pause = pause
 
 
 class NotAskedError(StepError):
-    """The service could not be asked at all: a refusal to whoever gives a command, since nothing was changed."""
+    """The request could not be sent at all, so that nothing was changed; the command line reports it as a refusal."""
 
     exit_code = 2
 
 
 class Rest:
-    """One service. Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``.
+    """Sends requests to one service and judges the answers.
 
-    It is ``NAME-overdue`` once the running step's deadline has passed, which is asked before and after each request.
+    Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``. The code is
+    ``NAME-overdue`` once the running step's deadline has passed, which is checked before and after each request.
     """
 
     def __init__(self, adapter: Adapter, name: str, on_request: Callable[[str, str], None] | None = None) -> None:
@@ -67,16 +68,17 @@ class Rest:
         self._on_request = on_request
 
     def send(self, method: str, path: str, *, final: Collection[int] = (), **options: Any) -> Any:
-        """The answer to one request; raises `TryAgainError` when none came or the service failed.
+        """Return the response to one request; raises `TryAgainError` when none came or the service failed.
 
-        Statuses in ``final`` are answers even where they are server errors.  Raises what `droveway.clients.send_guard`
-        raises before anything but a GET is sent.
+        A response with a status in ``final`` is returned even when it is a server error. Before it sends anything but a
+        GET, it raises what `droveway.clients.send_guard` raises.
         """
         self._require_time()
         if self._on_request is not None:
             self._on_request(method, path)
         if method != "GET":
-            # Last of all: whoever slept until here may have lost its claim, and the service compares nothing with it.
+            # The guard is asked right before the request: a process that slept until now may have lost its claim, and
+            # the service knows nothing of claims.
             send_guard.ask()
         try:
             response = self._adapter.request(path, method, raise_exc=False, **options)
@@ -96,11 +98,11 @@ class Rest:
         return response
 
     def get(self, path: str, **options: Any) -> Any:
-        """The body of the answer to a GET."""
+        """Return the body of the response to a GET."""
         return self.done("GET", path, self.repeat(lambda: self.send("GET", path, **options))).json()
 
     def done(self, method: str, path: str, response: Any) -> Any:
-        """The response, when it is no refusal."""
+        """Return the body of a response; raises `droveway.errors.StepError` when it is a refusal."""
         if response.status_code >= 400:  # noqa: PLR2004
             raise StepError(
                 f"the {self._name} service answered {response.status_code} to {method} {path}: {detail_of(response)}",
@@ -109,7 +111,7 @@ class Rest:
         return response
 
     def repeat(self, call: Callable[[], _Answer]) -> _Answer:
-        """Call until there is an answer, a few times within some seconds."""
+        """Call until there is an answer: a few times within some seconds."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
             wait=_pause,
@@ -132,7 +134,7 @@ class Rest:
 
 
 def _pause(state: tenacity.RetryCallState) -> float:
-    """Seconds before the next try, which is made in time to notice that the step's deadline has passed."""
+    """Return the seconds before the next try, which comes no later than the step's deadline."""
     error = state.outcome.exception() if state.outcome is not None else None
     asked_for = error.pause if isinstance(error, TryAgainError) else 0.0
     pause = max(_PAUSES(state), min(asked_for, PATIENCE))
@@ -141,7 +143,7 @@ def _pause(state: tenacity.RetryCallState) -> float:
 
 
 def _asked_for(response: Any) -> float:
-    """Return the seconds for which a service that failed is to be left alone."""
+    """Return the seconds after which a service that failed asks to be tried again."""
     if response is None:
         return 0.0
     if response.status_code == _UNAUTHORIZED:
@@ -151,18 +153,18 @@ def _asked_for(response: Any) -> float:
 
 
 def _seconds_until(told: str) -> float:
-    """Return how far away an HTTP date is; 0 for one that is over, and for what is no date."""
+    """Return the seconds until an HTTP date; 0 for a date in the past, and for a text that is no date."""
     try:
         when = email.utils.parsedate_to_datetime(told)
     except (ValueError, OverflowError):
         return 0.0
-    # One of the three forms names no zone and is meant as UTC.
+    # One of the three forms of an HTTP date names no zone. It is UTC.
     when = when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)
     return max(0.0, when.timestamp() - time.time())
 
 
 def detail_of(response: Any) -> str:
-    """The sentence in a refusal, wherever the service puts it."""
+    """Return the message in a refusal; each service puts it into another place of the body."""
     try:
         body = response.json()
     except ValueError:

@@ -1,6 +1,7 @@
-"""Ask right before a request that changes something in a cloud service whether its sender may still send it.
+"""Asks, right before a request that changes something in a cloud service, whether its sender may still send it.
 
-Whoever slept over its claim would otherwise send what another one has sent, or taken back, meanwhile.
+A conductor that stood still for a while may have lost its claim. Without this check it would send a request that
+another conductor has sent, or undone, meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _GUARD: Final[contextvars.ContextVar[Callable[[], object] | None]] = contextvars
 
 @contextlib.contextmanager
 def asking(guard: Callable[[], object]) -> Iterator[None]:
-    """Ask ``guard`` before each such request of this thread; it raises what the request is to fail with."""
+    """Call ``guard`` before each such request of this thread; the request fails with the error that it raises."""
     token = _GUARD.set(guard)
     try:
         yield
@@ -24,7 +25,7 @@ def asking(guard: Callable[[], object]) -> Iterator[None]:
 
 
 def ask() -> None:
-    """Raise what the guard of this thread raises; nothing where it has none."""
+    """Call the guard of this thread, if it has one, and let its error through."""
     guard = _GUARD.get()
     if guard is not None:
         guard()

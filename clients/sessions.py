@@ -1,4 +1,4 @@
-"""Sessions with the cloud's services, made of what the configuration says of each."""
+"""Makes a session with each of the cloud's services from its group of the configuration."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from droveway.conf.services import GROUPS
 from droveway.errors import Refused
 
 _UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
-"""What OpenSSL's errors hold where nobody that is trusted has signed a certificate, or it is for another name."""
+"""The text in OpenSSL's error when a certificate is for another name, or no trusted authority has signed it."""
 
 _SERVER: Final = re.compile(r"https://([^/\s]+)")
-"""The server in keystoneauth's error: ``url`` is often a path alone, whose server an option or the catalog tells."""
+"""Finds the server in keystoneauth's error. A request's ``url`` is often a path, and the catalog names the server."""
 
 
 class _Session(session.Session):
-    """A session that names its user where Keystone refuses it, and a server whose certificate is not trusted."""
+    """A session whose errors name the user that Keystone refuses, and the server whose certificate is not trusted."""
 
     group = ""
     user = ""
 
     def request(self, url: str, method: str, *arguments: Any, **options: Any) -> Any:
-        """As the base class's, which also sends what the session itself asks of Keystone by this."""
+        """Send a request as the base class does; the session sends its own requests to Keystone by this method too."""
         try:
             return super().request(url, method, *arguments, **options)
         except exceptions.Unauthorized as error:
@@ -49,7 +49,7 @@ class _Session(session.Session):
 
 
 class _Loader(loading.session.Session):
-    """Makes such sessions of options."""
+    """Makes a `_Session` from options."""
 
     @property
     def plugin_class(self) -> type[_Session]:
@@ -57,9 +57,9 @@ class _Loader(loading.session.Session):
 
 
 def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str, Any]]:
-    """A session of one service and the options of an adapter over it; nothing is sent yet.
+    """Return a session for one service, and the options of an adapter over it; nothing is sent.
 
-    Raises `droveway.errors.Refused` naming what is missing.
+    Raises `droveway.errors.Refused` naming the option that is missing.
     """
     try:
         auth = loading.load_auth_from_conf_options(conf, group)
@@ -76,24 +76,25 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
 
 
 def user_of(conf: cfg.ConfigOpts, group: str) -> str:
-    """Name the user of a service's session to people, where the configuration names one."""
+    """Return the user of a service's session for messages; empty when the configuration names none."""
     told = (getattr(conf[group], name, None) for name in ("username", "user_id", "application_credential_name"))
     return next((str(name) for name in told if name), "")
 
 
 class Proxy:
-    """openstacksdk's proxy of one service, made at the first request, which may have to find its address."""
+    """Holds openstacksdk's proxy of one service, made at the first request, since that may look up the address."""
 
     def __init__(self, conf: cfg.ConfigOpts, group: str, *, version: str) -> None:
-        """``version``: the major version of the API that is spoken, which the catalog's address may lack."""
+        """Take ``version`` as the major version of the API; the catalog's address may lack it."""
         self._conf = conf
         self._group = group
         self._version = version
         self._session, _ = connect(conf, group)
 
     def request(self, url: str, method: str, **options: Any) -> Any:
-        """As keystoneauth's adapters; raises nothing but its exceptions."""
-        # keystoneauth logs whole answers at level debug, and one of Cinder may hold what opens a volume.
+        """Send a request as keystoneauth's adapters do; raises keystoneauth's exceptions alone."""
+        # keystoneauth logs whole answers at level debug, and an answer of Cinder may hold the secret that opens a
+        # volume.
         return self._made.request(url, method, log=self._group != "cinder", **options)
 
     @functools.cached_property

@@ -1,6 +1,7 @@
-"""HTTP that ends in time: each request as a whole, however slowly its answer comes.
+"""Bounds the time of each HTTP request as a whole, however slowly its answer comes.
 
-requests' own time-out is between two bytes: who sends one now and then is waited for without end.
+The time-out of requests is between two bytes. So a server that sends a byte now and then would be waited for without
+end.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Session(requests.Session):
-    """A session whose ``timeout`` is that of a whole request; what is left of the running step's deadline bounds it."""
+    """A session whose ``timeout`` is that of a whole request; the running step's deadline bounds it too."""
 
     def __init__(self, **options: Any) -> None:
-        """``options``: as those of keystoneauth's `TCPKeepAliveAdapter`."""
+        """Take the options of keystoneauth's `TCPKeepAliveAdapter`."""
         super().__init__()
         self._environment: dict[tuple[Any, ...], Any] = {}
         for scheme in list(self.adapters):
             self.mount(scheme, _Adapter(**options))
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
-        """As the base class's, which looks through the whole environment at every request: here once for each peer."""
+        """Return the settings of the environment as the base class does, but read them once for each peer."""
         if proxies:
             return super().merge_environment_settings(url, proxies, stream, verify, cert)
         peer = urllib.parse.urlsplit(url)
@@ -44,7 +45,7 @@ class Session(requests.Session):
         return {**found, "proxies": dict(found["proxies"])}
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """As the base class's, body included; out of time it raises `requests.RequestException`."""
+        """Send a request and receive its whole body; raises `requests.RequestException` when the time is over."""
         with deadlines.within(options.get("timeout")):
             left = deadlines.left()
             if left is not None and left <= 0:
@@ -54,7 +55,7 @@ class Session(requests.Session):
 
 
 class _Raw(io.RawIOBase):
-    """What a connection receives, each time for no longer than is left."""
+    """The bytes that a connection receives; each read waits no longer than the time that is left."""
 
     def __init__(self, connection: socket.socket, received: io.RawIOBase) -> None:
         self._connection = connection

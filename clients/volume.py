@@ -1,4 +1,4 @@
-"""Cinder: volumes and their attachments (microversion 3.44).
+"""Speaks to Cinder: volumes and their attachments (microversion 3.44).
 
 The session has to send a service token (keystoneauth's ServiceTokenAuthWrapper): without it Cinder refuses to delete an
 attachment that a live server uses.
@@ -27,8 +27,8 @@ _CREATE_SECONDS: Final = 300
 class Attachment:
     """An attachment without its connection info, which may hold a secret.
 
-    ``status`` is reserved, attaching or attached. ``host`` is where the volume is exported to: None when nowhere, and
-    empty when Cinder does not say, as it does not before the attachment is complete.
+    ``status`` is reserved, attaching or attached. ``host`` is the host that the volume is exported to. It is None when
+    the volume is exported to none, and empty while the attachment is not complete, when Cinder does not name the host.
     """
 
     id: str
@@ -39,42 +39,42 @@ class Attachment:
 
     @property
     def connected(self) -> bool:
-        """Whether the volume is exported to a host by it."""
+        """Say whether the volume is exported to a host by this attachment."""
         return self.host is not None
 
 
 class Volumes:
-    """Cinder; ``adapter`` is openstacksdk's ``connection.block_storage`` or the embedded service.
+    """The client of Cinder; ``adapter`` is openstacksdk's ``connection.block_storage`` or the embedded service.
 
-    Every verb of a move may be repeated. All raise `droveway.errors.StepError`, with the codes ``volume-unavailable``
-    and ``volume-failed``; `droveway.errors.AttachmentLost` where Cinder has no attachment of that id. The session needs
-    the role admin: Cinder hides hosts from others.
+    Every method that a move uses may be repeated. All raise `droveway.errors.StepError` with the codes
+    ``volume-unavailable`` and ``volume-failed``, and `droveway.errors.AttachmentLost` when Cinder does not have the
+    attachment. The session's user needs the role admin: Cinder hides hosts from others.
     """
 
     def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
         self._rest = Rest(adapter, "volume", on_request)
 
     def status(self, volume: str) -> str:
-        """The volume's, in Cinder's words: available, reserved, attaching, in-use ..."""
+        """Return the volume's status in Cinder's words: available, reserved, attaching, in-use ..."""
         return str(self._rest.get(f"/volumes/{volume}")["volume"]["status"])
 
     def attachments(self, volume: str) -> list[Attachment]:
-        """The volume's attachments, by id."""
+        """Return the volume's attachments, sorted by id."""
         return self._attachments(volume_id=volume)
 
     def for_server(self, server: str) -> list[Attachment]:
-        """The server's attachments, by id."""
+        """Return the server's attachments, sorted by id."""
         return self._attachments(instance_id=server)
 
     def all_attachments(self) -> list[Attachment]:
-        """Every attachment, by id: for the audit."""
+        """Return every attachment, sorted by id; the audit needs them."""
         return self._attachments()
 
     def create_attachment(self, volume: str, server: str, *, known: Collection[str] = ()) -> str:
-        """Reserve the volume for the server; the id of an attachment that is reserved and connected nowhere.
+        """Reserve the volume for the server, and return the id of an attachment that is reserved and not connected.
 
-        Cinder chooses the id, so an attachment of that kind that stands already is taken instead of a new one, unless
-        it is among the ``known`` ones, which belong to somebody.
+        Cinder chooses the id. So a repeat takes an attachment that is reserved and not connected instead of making
+        another. Those among ``known`` belong to somebody else and are not taken.
         """
 
         def create() -> str:
@@ -95,7 +95,7 @@ class Volumes:
         return self._rest.repeat(create)
 
     def connect(self, attachment: str, connector: Mapping[str, Any], device: str) -> None:
-        """Export the volume to the connector's host, as ``device`` of the server; done when it is exported already.
+        """Export the volume to the connector's host, as ``device`` of the server; nothing is done when it is exported.
 
         Raises `droveway.errors.StepError` ``volume-connected-elsewhere`` while another attachment is connected, and
         `droveway.errors.DestinationFault` ``connect-refused`` when the volume cannot be exported to this host.
@@ -130,18 +130,18 @@ class Volumes:
             raise DestinationFault(error.message, code="connect-refused", host=host) from None
 
     def complete(self, attachment: str) -> None:
-        """Say that the host has connected the volume: the attachment is then attached and the volume in use."""
+        """Tell Cinder that the host has connected the volume; then the attachment is attached and the volume in-use."""
         if self.shown(attachment)["status"] != ATTACHED:
             path = f"/attachments/{attachment}/action"
             response = self._rest.repeat(lambda: self._send("POST", path, json={"os-complete": {}}))
             self._rest.done("POST", path, response)
 
     def delete_attachment(self, attachment: str) -> None:
-        """End the attachment; done when it is gone. The last one frees the volume."""
+        """Delete the attachment; nothing is done when it does not exist. Deleting the last one frees the volume."""
         self._delete(f"/attachments/{attachment}")
 
     def shown(self, attachment: str) -> dict[str, Any]:
-        """The attachment as Cinder shows it, with its flat ``connection_info``, which may hold a secret."""
+        """Return the attachment as Cinder shows it, with its flat ``connection_info``, which may hold a secret."""
         path = f"/attachments/{attachment}"
         response = self._rest.repeat(lambda: self._send("GET", path))
         if response.status_code == NOT_FOUND:
@@ -149,7 +149,7 @@ class Volumes:
         return dict(self._rest.done("GET", path, response).json()["attachment"])
 
     def connection_info(self, attachment: str) -> dict[str, Any]:
-        """How the host reaches the volume, in the shape that os-brick takes. May hold a secret: do not store it."""
+        """Return how the host reaches the volume, as os-brick takes it; it may hold a secret, so do not store it."""
         row = self.shown(attachment)
         info = dict(row["connection_info"] or {})
         kind = info.pop("driver_volume_type", None)
@@ -160,7 +160,7 @@ class Volumes:
         return {"driver_volume_type": kind, "data": info, "serial": row["volume_id"]}
 
     def create_volume(self, *, name: str, size_gb: int, bootable: bool = False) -> str:
-        """Make a volume and wait until it is available; for a lab. The id of the new volume."""
+        """Make a volume for a lab, wait until it is available, and return its id."""
         body = {"volume": {"name": name, "size": size_gb}}
         made = self._rest.repeat(lambda: self._send("POST", "/volumes", json=body))
         volume = str(self._rest.done("POST", "/volumes", made).json()["volume"]["id"])
@@ -176,7 +176,7 @@ class Volumes:
         return volume
 
     def delete_volume(self, volume: str) -> None:
-        """Remove a volume that is not attached; done when it is gone."""
+        """Delete a volume that is not attached; nothing is done when it does not exist."""
         self._delete(f"/volumes/{volume}")
 
     def _send(self, method: str, path: str, **options: Any) -> Any:

@@ -1,7 +1,8 @@
-"""What tells of changes in ZooKeeper: a watch there fires once, and whoever wants to know more arms it again.
+"""Follows changes in ZooKeeper by watches.
 
-Nothing here waits for an answer on the client's own threads but `NodeWatch`; the others only forget what they knew
-there, and ask again when they are asked.
+A watch of ZooKeeper fires once, and has to be armed again by another read. The client calls watches on threads of its
+own. There only `NodeWatch` waits for answers. The other classes only forget what they knew, and read again when they
+are asked next.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from kazoo.protocol.states import EventType, KazooState
 LOG = logging.getLogger(__name__)
 
 WhenChanged = Callable[[Any], None]
-"""What the client calls once, with kazoo's event."""
+"""A function that the client calls once, with kazoo's event."""
 
 
 class Session(Protocol):
-    """Says what a watch needs of a session, which is `droveway.clients.zookeeper.Coordination`."""
+    """The methods of `droveway.clients.zookeeper.Coordination` that a watch uses."""
 
     client: Any
 
     def exists(self, path: str, watch: WhenChanged | None = None) -> bool:
-        """Whether the node is there."""
+        """Say whether the node exists; ``watch`` is called once when that changes."""
 
     def children(self, path: str, watch: WhenChanged | None = None) -> list[str]:
-        """The names below the node."""
+        """Return the names below the node; ``watch`` is called once when they change."""
 
 
 class NodeWatch:
-    """Keeps one data watch and one child watch armed on a path."""
+    """Keeps one data watch and one child watch armed on a path, and calls back when one of them fires."""
 
     def __init__(self, session: Session, path: str, callback: Callable[[], None]) -> None:
         self._client = session.client
@@ -44,17 +45,17 @@ class NodeWatch:
         self._armed: set[str] = set()
         self._stopped = False
         self._present: bool | None = None
-        """Whether the node is there; None while nobody can say."""
+        """Whether the node exists; None while that is not known."""
         self._client.add_listener(self._on_state)
         self._arm()
 
     def stop(self) -> None:
-        """Call back no more."""
+        """Stop calling back."""
         self._stopped = True
         self._client.remove_listener(self._on_state)
 
     def _on_state(self, state: str) -> None:
-        # A listener must not wait for an answer of the connection that it is called by.
+        # The connection calls its listeners itself, so a listener must not wait for an answer of it.
         if state == KazooState.CONNECTED and not self._stopped:
             self._client.handler.spawn(self._restore)
 
@@ -74,7 +75,7 @@ class NodeWatch:
             self._armed.discard(which)
             if which == "data":
                 self._present = None
-        # NONE is the end of a connection, which took the watch with it; `_on_state` arms it on the next one.
+        # NONE is the end of a connection, which removes the watch; `_on_state` arms it again on the next connection.
         if event.type != EventType.NONE:
             self._fire()
 
@@ -91,7 +92,7 @@ class NodeWatch:
                     self._present = self._client.exists(self._path, watch=self._on_data) is not None
                     self._armed.add("data")
                 if self._present is not False and "children" not in self._armed:
-                    # It may go between the two calls, which the data watch tells.
+                    # The node may be deleted between the two calls. Then the data watch fires.
                     with contextlib.suppress(exceptions.NoNodeError):
                         self._client.get_children(self._path, watch=self._on_children)
                         self._armed.add("children")
@@ -100,7 +101,7 @@ class NodeWatch:
 
 
 class LeafWatch:
-    """Knows whether a node is there that has nothing below it, until the watch on it tells that this has changed."""
+    """Remembers whether a node without children exists, until the watch on it fires."""
 
     def __init__(self, session: Session, path: str) -> None:
         self._session = session
@@ -108,12 +109,12 @@ class LeafWatch:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
         self._told = 0
-        """How many events came."""
+        """The number of events so far."""
         self.known: bool | None = None
-        """Whether the node is there; None since the last event, and while nobody has looked."""
+        """Whether the node exists; None after an event, and before the first `look`."""
 
     def look(self) -> bool:
-        """Whether the node is there: what is known, else it is asked for and the watch armed.
+        """Say whether the node exists; what is not remembered is read from ZooKeeper, which arms the watch.
 
         Raises `droveway.errors.CoordinationLost`.
         """
@@ -122,16 +123,17 @@ class LeafWatch:
         told = self._told
         present = self._session.exists(self._path, watch=self._on_event)
         with self._lock:
-            # The answer comes before any event of the watch that it has armed; one of those makes it old.
+            # An event that came since the question makes the answer old.
             if told == self._told:
                 self.known = present
         return present
 
     @contextlib.contextmanager
     def telling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call back within the block at each event of the watch; who wants more of them looks again.
+        """Call back at each event of the watch within the block; after each one `look` has to arm the watch again.
 
-        Not at the end of a connection, which takes the watch with it: whoever waits looks now and then anyway.
+        The end of a connection removes the watch and does not call back. So a caller that waits also looks now and
+        then.
         """
         with self._lock:
             self._callbacks.append(callback)
@@ -152,16 +154,16 @@ class LeafWatch:
 
 
 class Listing:
-    """The names below a node, listed anew once its watch has told of a change: one call lists them and arms it."""
+    """Remembers the names below a node, and reads them again once the watch on it has fired."""
 
     def __init__(self, session: Session, path: str, callback: Callable[[], None]) -> None:
-        """``callback`` is called, by the client's own thread, when the names may have changed."""
+        """Call ``callback`` on the client's thread when the names may have changed."""
         self._session = session
         self._path = path
         self._callback = callback
         self._lock = threading.Lock()
         self._told = 0
-        """How many events came."""
+        """The number of events so far."""
         self._known: list[str] | None = None
         self._ends = contextlib.ExitStack()
         self._node = LeafWatch(session, path)
@@ -170,23 +172,23 @@ class Listing:
         self._ends.callback(session.client.remove_listener, self._on_state)
 
     def names(self, *, fresh: bool = False) -> list[str]:
-        """The names, sorted; none when the node is missing.  ``fresh``: asked for though nothing told of a change.
+        """Return the names, sorted; none when the node is missing. ``fresh`` reads them in any case.
 
         Raises `droveway.errors.CoordinationLost`.
         """
         known, told = self._known, self._told
         if known is not None:
             return self._session.children(self._path) if fresh else known
-        # A node that is made, or goes, its own watch tells of.
+        # Only the watch of `_node` fires when the node is made or deleted.
         names = self._session.children(self._path, watch=self._on_event) if self._node.look() else []
         with self._lock:
-            # As in `LeafWatch.look`.
+            # An event that came since the question makes the answer old.
             if told == self._told:
                 self._known = names
         return names
 
     def stop(self) -> None:
-        """Call back no more."""
+        """Stop calling back."""
         self._ends.close()
         self._callback = lambda: None
 
@@ -195,7 +197,7 @@ class Listing:
             self._forget()
 
     def _on_event(self, event: Any) -> None:
-        # NONE is the end of a connection, which took the watch with it: nothing can be listed before the next one.
+        # NONE is the end of a connection, which removes the watch. Nothing can be read before the next connection.
         self._forget(tells=event.type != EventType.NONE)
 
     def _forget(self, *, tells: bool = True) -> None:

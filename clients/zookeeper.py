@@ -1,6 +1,7 @@
-"""One small adapter over both ZooKeeper clients: kazoo for real, zake inside a lab.
+"""Speaks to ZooKeeper by kazoo, and to the embedded one of a lab by zake.
 
-ZooKeeper is a work list and a doorbell, never a record: whatever is lost here is made anew from the journal.
+ZooKeeper holds the list of work and wakes those who wait. It is no record: conductors make what is lost here again from
+the journal. An epoch is the number of a move's present claim, and a newer claim has a higher one.
 """
 
 from __future__ import annotations
@@ -37,70 +38,70 @@ MOVES: Final = f"{ROOT}/moves"
 HOSTS: Final = f"{ROOT}/hosts"
 
 EMBEDDED_TIMEOUT: Final = 10.0
-"""Of the sessions of a lab, which end only when they are closed."""
+"""The time-out in seconds of a lab's sessions, which end only when they are closed."""
 
 _AT_ONCE: Final = 200
-"""Deletes in one transaction, which is to stay well below the largest request that a server takes."""
+"""How many deletes go into one transaction, so that it stays well below the largest request of a server."""
 
 _RETRY: Final = {"max_tries": 5, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 _RECONNECT: Final = {**_RETRY, "max_tries": -1}
 
 
 def host_path(host: str) -> str:
-    """Where everything of one host lies."""
+    """Return the folder of all that concerns one host."""
     return f"{HOSTS}/{host}"
 
 
 def command_path(host: str, key: str = "") -> str:
-    """The node of a command, or the folder of the host's commands."""
+    """Return the node of a command, or the folder of the host's commands."""
     return f"{host_path(host)}/commands/{key}".rstrip("/")
 
 
 def result_path(host: str, key: str = "") -> str:
-    """The node of a command's result, or the folder of them."""
+    """Return the node of a command's result, or the folder of the host's results."""
     return f"{host_path(host)}/results/{key}".rstrip("/")
 
 
 def progress_path(host: str, key: str = "") -> str:
-    """The node that says how far a command is, or the folder of them."""
+    """Return the node of a command's progress, or the folder of these nodes."""
     return f"{host_path(host)}/progress/{key}".rstrip("/")
 
 
 def query_path(host: str, number: str = "") -> str:
-    """The node of a query, or the folder of those to the host."""
+    """Return the node of a query, or the folder of the queries to the host."""
     return f"{host_path(host)}/inquiries/{number}".rstrip("/")
 
 
 def page_path(host: str, name: str = "") -> str:
-    """The node of a page of an answer to a query, or the folder of them."""
+    """Return the node of a page of an answer to a query, or the folder of the pages."""
     return f"{host_path(host)}/answers/{name}".rstrip("/")
 
 
 def worker_path(host: str) -> str:
-    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.commands.Registration`.
+    """Return the ephemeral node of a worker that is up, which holds its `droveway.wire.commands.Registration`.
 
-    It has a folder of its own, since a worker may make and remove nothing beside it.
+    The node has a folder of its own: a worker may make and delete nodes there, and in no other host's folder.
     """
     return f"{host_path(host)}/worker/registration"
 
 
 def move_path(move: str) -> str:
-    """The folder of what the hosts are told of a move."""
+    """Return the folder of a move's nodes, which workers read."""
     return f"{MOVES}/{move}"
 
 
 def epoch_path(move: str) -> str:
-    """The mirror of a move's epoch: a decimal number, or `TOMBSTONE` once the move has ended."""
+    """Return the node with a move's epoch: a decimal number, or `TOMBSTONE` once the move has ended."""
     return f"{move_path(move)}/epoch"
 
 
 def step_path(move: str) -> str:
-    """The mark of the last step that the journal has begun for a move (`droveway.engines.conductor.step_marks`)."""
+    """Return the node of the last step that the journal has begun (`droveway.engines.conductor.step_marks`)."""
     return f"{move_path(move)}/step"
 
 
 def record_path(move: str) -> str:
-    """The mirror of what the journal recorded of a running move (`droveway.engines.conductor.recorded`)."""
+    """Return the node with a copy of a running move's records (`droveway.engines.conductor.recorded`)."""
     return f"{move_path(move)}/recorded"
 
 
@@ -108,12 +109,12 @@ TOMBSTONE: Final = b"ended"
 
 
 def epoch_in(data: bytes) -> int | None:
-    """The epoch in its node; None for a tombstone, and for what nobody of us has written."""
+    """Return the epoch in a node's data; None for a tombstone, and for data that Droveway has not written."""
     return int(data) if data.isdigit() and len(data) < _DIGITS else None
 
 
 _DIGITS: Final = 20
-"""More than any column's number has."""
+"""More digits than any number in a column has."""
 
 
 class Coordination:
@@ -125,20 +126,20 @@ class Coordination:
 
     def __init__(self, client: Any, access: Access | None = None, *, timeout: float = EMBEDDED_TIMEOUT) -> None:
         self.timeout = timeout
-        """Seconds after which a session that says nothing more ends."""
+        """Seconds after which ZooKeeper ends a session that it does not hear from."""
         self.client = client
-        """The client itself, with kazoo's interface."""
+        """The client, with kazoo's interface."""
         self.access = access
-        """What every node is made with; None where anybody may do everything."""
+        """The access lists that nodes are made with; None when nodes are not protected."""
         self._session: int | None = None
         self._lock = threading.Lock()
         self._shared: dict[str, LeafWatch] = {}
 
     @property
     def session(self) -> int | None:
-        """The session's number (what an ephemeral node names as its owner); None once it has ended.
+        """Return the session's number, which its ephemeral nodes have as their owner; None once the session has ended.
 
-        While the connection is merely away the session may live on, and its number stands.
+        While only the connection is lost, the session may live on, and the number is returned.
         """
         if self.live():
             self._session = self.client.client_id[0] if self._is_kazoo() else self.client.session_id
@@ -147,43 +148,43 @@ class Coordination:
         return self._session
 
     def live(self) -> bool:
-        """Whether the session is known to be alive right now."""
+        """Say whether the session is known to be alive now."""
         if self._is_kazoo():
             return bool(self.client.state == KazooState.CONNECTED)
         return bool(self.client.connected and not self.client.expired)
 
     def get(self, path: str, *, sync: bool = False) -> tuple[bytes, int] | None:
-        """The node's data and version, or None; with ``sync`` not older than this call."""
+        """Return the node's data and version, or None; with ``sync`` they are not older than this call."""
         return self.get_each([path], sync=sync)[0]
 
     def get_each(self, paths: Sequence[str], *, sync: bool = False) -> list[tuple[bytes, int] | None]:
-        """Each node's data and version, or None; each is read after those before it, all with one wait.
+        """Return each node's data and version, or None for a missing node; the nodes are read in their order.
 
-        With ``sync`` none is older than this call: ZooKeeper answers the calls of a session in their order, so that
-        what is sent behind a sync is read after it, though nobody has waited for the sync alone.
+        All requests are sent at once, so that there is one wait. With ``sync`` no answer is older than this call:
+        ZooKeeper answers the requests of a session in their order, and the sync is the first of them.
         """
         with self._translated():
             return self.client.retry(self._get_each, paths, sync=sync)  # type: ignore[no-any-return]
 
     def exists(self, path: str, watch: WhenChanged | None = None) -> bool:
-        """Whether the node is there; ``watch`` is called once, with kazoo's event, when that or its data changes."""
+        """Say whether the node exists; ``watch`` is called once, with kazoo's event, when that or its data changes."""
         with self._translated():
             return self.client.retry(self.client.exists, path, watch=watch) is not None
 
     def owner(self, path: str) -> int | None:
-        """The session that owns an ephemeral node, or None when the node is missing; never older than this call."""
+        """Return the session that owns an ephemeral node, None when the node is missing; not older than this call."""
         with self._translated():
             stat = self.client.retry(self._together, ("sync", path), ("exists", path))[1]
             return stat.ephemeralOwner if stat is not None else None
 
     def born(self, path: str) -> float | None:
-        """When the node was made, in seconds since 1970 by ZooKeeper's clock; None when it is missing."""
+        """Return when the node was made, in seconds since 1970 by ZooKeeper's clock; None when it is missing."""
         with self._translated():
             stat = self.client.retry(self.client.exists, path)
             return stat.ctime / 1000 if stat is not None else None
 
     def children(self, path: str, watch: WhenChanged | None = None) -> list[str]:
-        """The names below the node, sorted; none when it is missing.
+        """Return the names below the node, sorted; none when it is missing.
 
         ``watch`` is called once, with kazoo's event, when they change; never, when the node is missing.
         """
@@ -194,7 +195,7 @@ class Coordination:
                 return []
 
     def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
-        """As `children`, of each node, all with one wait."""
+        """Return what `children` does, for each node, with one wait for all."""
         with self._translated():
             found = self.client.retry(self._together, *(("get_children", path) for path in paths))
             return [sorted(names or ()) for names in found]
@@ -209,15 +210,16 @@ class Coordination:
             return True
 
     def clock(self, folder: str) -> dt.datetime | None:
-        """ZooKeeper's clock, UTC and naive, told by a node that is made in the folder for it; None where none may be.
+        """Return ZooKeeper's time in UTC, without a zone; None while the folder does not exist.
 
-        Nobody may make one before a conductor has made the folder.
+        It is the time of a node that is made in the folder for this. A worker cannot make it before a conductor has
+        made the folder.
         """
         path = f"{folder}/clock"
         with self._translated():
             try:
                 self._create(path, b"", ephemeral=True)
-            except exceptions.NodeExistsError:  # of a process that was killed
+            except exceptions.NodeExistsError:  # left by a process that was killed
                 self.client.retry(self.client.set, path, b"")
             except (exceptions.NoAuthError, exceptions.NoNodeError):
                 return None
@@ -226,7 +228,7 @@ class Coordination:
         return dt.datetime.fromtimestamp(stat.mtime / 1000, dt.UTC).replace(tzinfo=None)
 
     def ensure(self, path: str) -> None:
-        """Have the node and its parents, each with the access list that it should have."""
+        """Make the node and its parents unless they exist, each with its access list."""
         with self._translated():
             self._make_folder(path)
             if self.access is not None and self.client.retry(self.client.get_acls, path)[0] != self.access.of(path):
@@ -240,7 +242,7 @@ class Coordination:
         with self._translated():
             checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
             if isinstance(created, exceptions.NoNodeError):
-                # Its folder is missing, which is so rare that nobody should ask before.
+                # The folder is missing. That is too rare to ask before each call.
                 self._make_folder(path.rpartition("/")[0])
                 checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
             if isinstance(checked, (exceptions.BadVersionError, exceptions.NoNodeError)):
@@ -273,9 +275,9 @@ class Coordination:
             return True
 
     def delete_together(self, paths: Sequence[str]) -> None:
-        """Delete nodes that should all be there, in one transaction: whoever is killed leaves all of them or none.
+        """Delete nodes that should all exist, in one transaction, so that a process that is killed leaves all or none.
 
-        Where one of them is missing, or has something below it, each is deleted by itself, in their order.
+        When one of them is missing or has children, each is deleted by itself, in their order.
         """
         with self._translated():
             for start in range(0, len(paths), _AT_ONCE):
@@ -285,31 +287,32 @@ class Coordination:
                         self.delete(path)
 
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back on every change of the node's data or children, on its creation and its end.
+        """Call back on every change of the node's data or children, and when it is made or deleted.
 
-        The call may come once too often (also on each reconnection, when something may have been missed) and never
-        too seldom.  It runs on the client's own thread: it must only set an event.  Returns what ends the watch.
+        ``callback`` is also called on each reconnection, since a change may have been missed, and may be called without
+        a change. It runs on the client's thread, so it may do no more than set an event. Returns a function that ends
+        the watch.
         """
         return NodeWatch(self, path, callback).stop
 
     def watch_leaf(self, path: str) -> LeafWatch:
-        """A watch on a node that has nothing below it; nothing is asked before somebody looks."""
+        """Return a watch on a node without children; it reads the node at the first `look`."""
         return LeafWatch(self, path)
 
     def shared_watch(self, path: str) -> LeafWatch:
-        """The one watch of this session on such a node, for whoever wants to know of it, for as long as it lives.
+        """Return this session's only watch on a node without children, which all callers share until the session ends.
 
-        Only for nodes of which there are few, as those of the workers.
+        Such watches are never removed, so they are for nodes of which there are few, such as those of the workers.
         """
         with self._lock:
             return self._shared.setdefault(path, LeafWatch(self, path))
 
     def listing(self, path: str, callback: Callable[[], None]) -> Listing:
-        """The names below the node, which are asked for again only when they may have changed."""
+        """Return a `Listing` of the names below the node, which it reads again only when they may have changed."""
         return Listing(self, path, callback)
 
     def close(self) -> None:
-        """End the session; ephemeral nodes go with it."""
+        """End the session; ZooKeeper deletes its ephemeral nodes."""
         self.client.stop()
         if self._is_kazoo():
             self.client.close()
@@ -321,7 +324,7 @@ class Coordination:
         return None if self.access is None else self.access.of(path)
 
     def _create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        # Not with kazoo's makepath, which gives the parents the access list of the node.
+        # Kazoo's makepath would give the parents the access list of the node.
         while True:
             try:
                 self.client.retry(self.client.create, path, data, acl=self._acl(path), ephemeral=ephemeral)
@@ -353,7 +356,7 @@ class Coordination:
         return [None if each is None else (each[0], each[1].version) for each in found]
 
     def _together(self, *calls: tuple[str, str]) -> list[Any]:
-        """Send these calls, each a method and its path, and wait for all answers; None for a node that is missing."""
+        """Send these calls, each a method and its path, and wait for all answers; a missing node answers None."""
         if self._is_kazoo():
             answers = [getattr(self.client, f"{method}_async")(path).get for method, path in calls]
         else:
@@ -384,7 +387,7 @@ class _Client(KazooClient):
     """Refuses requests while the connection is away, so that the retries end; kazoo lets them wait without a limit."""
 
     def _call(self, request: Any, async_object: Any) -> Any:
-        """Kazoo's one way to send a request."""
+        """Send a request, as kazoo does it everywhere."""
         if self._state == KeeperState.CONNECTING:
             async_object.set_exception(exceptions.ConnectionLoss())
             return False
@@ -392,16 +395,16 @@ class _Client(KazooClient):
 
 
 class _Handler(SequentialThreadingHandler):
-    """Waits for sockets by one call of the kernel, where kazoo makes and ends an epoll for each wait: three a reply."""
+    """Waits for sockets by one call of the kernel; kazoo makes and closes an epoll for each wait."""
 
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Kazoo's one way to wait."""
+        """Wait for sockets, as kazoo does it everywhere."""
         poll = select.poll()
         for wanted, event in ((reads, select.POLLIN), (writes, select.POLLOUT)):
             for each in wanted:
-                poll.register(each, event)  # raises ValueError for one that was closed, as kazoo's own does
+                poll.register(each, event)  # raises ValueError for a closed socket, as kazoo's own method does
         ready = {number for number, _event in poll.poll(None if timeout is None else timeout * 1000)}
         return (
             [each for each in reads if each.fileno() in ready],
@@ -411,21 +414,21 @@ class _Handler(SequentialThreadingHandler):
 
 
 class _SecureHandler(_Handler):
-    """Connects by the daemon's own certificate, to servers of its own authority alone, each of the name it goes by.
+    """Connects with the daemon's certificate, and only to servers with a certificate of its authority for their name.
 
-    Kazoo's own way trusts every authority of the machine besides, and says of a refusal only that it lost a connection.
+    Kazoo would also trust every authority of the machine. Of a refusal it would only say that the connection was lost.
     """
 
     def __init__(self, identity: Identity) -> None:
         super().__init__()
         self._identity = identity
         self.refusal = ""
-        """Why the last connection was refused, when it was."""
+        """Why the last connection was refused; empty when it was not."""
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
-        """Kazoo's one way to connect."""
+        """Connect to a server, as kazoo does it everywhere."""
         context = self._identity.client_context()
-        context.minimum_version = ssl.TLSVersion.TLSv1_2  # all that servers speak that were told nothing else
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # what servers speak by default
         plain = socket.create_connection(address, timeout)
         try:
             stream = context.wrap_socket(plain, server_hostname=hostname)
@@ -438,10 +441,10 @@ class _SecureHandler(_Handler):
 
 
 def connect(hosts: str, *, timeout: float, protection: Protection | None = None) -> Coordination:
-    """A session with a real ZooKeeper at ``hosts`` (``name:port,name:port``).
+    """Open a session with a ZooKeeper at ``hosts`` (``name:port,name:port``).
 
-    ``timeout`` is the session's, in seconds: so long after a process died are its claims still held.  Raises
-    `droveway.errors.Refused` when the nodes that stand there are not protected as ours are to be.
+    ``timeout`` is the session's, in seconds: for so long the claims of a process that died are still held. Raises
+    `droveway.errors.Refused` when Droveway's nodes there have other access lists than they should have.
     """
     access = protection.access if protection is not None else None
     handler = _Handler() if protection is None else _SecureHandler(protection.identity)
@@ -473,7 +476,7 @@ def _end(client: KazooClient) -> None:
 
 
 def embedded_store() -> Any:
-    """The nodes of an embedded ZooKeeper, shared by all sessions of one process."""
+    """Make the store of an embedded ZooKeeper's nodes, which all sessions of one process share."""
     _zake()
     from droveway.clients.embedded.nodes import Store
 
@@ -481,9 +484,9 @@ def embedded_store() -> Any:
 
 
 def connect_configured(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:
-    """Open the session of the worker of ``host``, or of a conductor, as an installation's configuration describes it.
+    """Open the session that the configuration describes, of the worker of ``host`` or else of a conductor.
 
-    Raises `droveway.errors.Refused` when none answers, and for whatever keeps it from being a protected one.
+    Raises `droveway.errors.Refused` when no server answers, and when the session cannot be protected as it should be.
     """
     protection = protection_of(conf, host)
     try:
@@ -493,7 +496,7 @@ def connect_configured(conf: cfg.ConfigOpts, host: str | None = None) -> Coordin
 
 
 def connect_embedded(store: Any) -> Coordination:
-    """A session with an embedded ZooKeeper."""
+    """Open a session with an embedded ZooKeeper."""
     _zake()
     from zake.fake_client import FakeClient
 

@@ -1,4 +1,4 @@
-"""Where Nova's API database is."""
+"""Defines the options for Nova's API database."""
 
 from __future__ import annotations
 

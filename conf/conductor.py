@@ -1,4 +1,4 @@
-"""How conductors run flows."""
+"""Defines the options for conductors, which run the flows of moves."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ OPTS = (
         default=600.0,
         min=1.0,
         max=86400.0,
-        help="Seconds that one try of a step may take for what it asks Placement, Neutron and Cinder, tries again "
-        "included. Then it has failed, whether the service is silent or answers too slowly. A database server that is "
-        "silent for so long counts as away. What a worker is waited for is no part of it: its commands have deadlines "
-        "of their own.",
+        help="Seconds that one run of a step may spend on its requests to Placement, Neutron and Cinder, repeated "
+        "requests included. After that the run has failed, whether the service is silent or answers too slowly. A "
+        "database server that is silent for as long counts as away. Time spent waiting for a worker does not count: "
+        "commands to workers have deadlines of their own.",
     ),
 )

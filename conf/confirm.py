@@ -1,4 +1,4 @@
-"""What becomes of a move that waits for its confirm."""
+"""Defines the options for moves that wait for their confirm or revert."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTS = (
         default=30.0,
         min=0.0,
         max=86400.0,
-        help="Seconds that a guest has to run without a break on its new host to be healthy.",
+        help="Seconds that a guest has to run on its new host without a restart by the hypervisor to be healthy.",
     ),
     cfg.IntOpt(
         "keep_source",
@@ -44,7 +44,8 @@ OPTS = (
         min=0.0,
         max=60.0,
         help="Seconds that the QEMU guest agent has to answer guest-ping, where a server's definition has a channel "
-        "for one (org.qemu.guest_agent.0, which Nova adds for the image property hw_qemu_guest_agent=yes). Of a server "
-        "without such a channel, and with 0 of every server, it is enough that it runs.",
+        "for one (org.qemu.guest_agent.0, which Nova adds for the image property hw_qemu_guest_agent=yes). A server "
+        "without such a channel counts as healthy when it runs. With 0 no agent is asked, and every server that runs "
+        "counts as healthy.",
     ),
 )

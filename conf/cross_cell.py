@@ -1,4 +1,4 @@
-"""Moves into another cell."""
+"""Defines the options for moves into another cell."""
 
 from __future__ import annotations
 

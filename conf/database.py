@@ -1,4 +1,4 @@
-"""What fills the templates of cell mappings."""
+"""Defines the option that fills the URL templates of Nova's cell mappings."""
 
 from __future__ import annotations
 

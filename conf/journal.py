@@ -1,4 +1,4 @@
-"""Where the journal is."""
+"""Defines the options for the journal, Droveway's own database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many moves run at the same time."""
+"""Defines how many moves run at the same time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ OPTS = (
         min=1,
         max=10000,
         help="How many resizes and migrations run at the same time, or are offered to conductors; the others wait in "
-        "the journal, the oldest first. Confirms, reverts, deletes and undos never wait for them. More than all "
-        "conductors have threads for gain nothing.",
+        "the journal, the oldest first. Confirms, reverts, deletes and undos never wait for them. A number above the "
+        "sum of all conductors' threads gains nothing.",
     ),
     cfg.IntOpt(
         "per_host",
         default=0,
         min=0,
         max=10000,
-        help="How many of them may have one host as their source or destination; 0: no limit. One whose destination "
+        help="How many of them may have one host as their source or destination; 0: no limit. A move whose destination "
         "the scheduler has not chosen yet counts for its source alone.",
     ),
     cfg.IntOpt(

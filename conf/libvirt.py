@@ -1,4 +1,4 @@
-"""How the worker of a libvirt host reaches its hypervisor."""
+"""Defines how the worker of a libvirt host reaches its hypervisor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a project may have where Nova's databases do not say it."""
+"""Defines how much a project may have where Nova's databases do not say it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may read a configuration that holds passwords, and which of them a machine needs at all."""
+"""Checks who may read a configuration file that holds passwords, and names the groups of databases in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oslo_config import cfg
 from droveway.errors import Refused
 
 DATABASES: Final = ("journal", "api_database", "database")
-"""The groups of databases, of which a worker needs none."""
+"""The groups of the databases. A worker uses none of them."""
 
 _NAMES: Final = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")
@@ -38,7 +38,7 @@ def require_private(path: Path) -> None:
 
 
 def exposed(path: Path) -> str | None:
-    """Why others than the file's owner and group have its passwords; None when they do not."""
+    """Return why others than the file's owner and group have its passwords; None when they do not."""
     mode = path.stat().st_mode
     if not mode & _OTHERS:
         return None
@@ -50,7 +50,7 @@ def exposed(path: Path) -> str | None:
 
 
 def secrets(path: Path) -> Iterator[str]:
-    """The options of the file that hold a password, as ``[group] option``; never their values."""
+    """Yield the options of the file that hold a password, as ``[group] option``; never their values."""
     sections: dict[str, dict[str, list[str]]] = {}
     cfg.ConfigParser(str(path), sections).parse()
     for group, options in sections.items():

@@ -1,4 +1,4 @@
-"""The hypervisor of labs: files for disks, processes for guests."""
+"""Defines the options of the sandbox, the hypervisor of labs: its disks are files, its guests are processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a server may go."""
+"""Defines the options for the choice of a destination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ WEIGHED: Final = {
     "disk": ("free disk", 1.0),
     "soft_affinity": ("the number of servers of the same soft-affinity group", 1.0),
     "soft_anti_affinity": ("the lack of servers of the same soft-anti-affinity group", 1.0),
-    "cross_cell_move": ("that a host is in the cell which the server is in already", 1000000.0),
+    "cross_cell_move": ("being in the cell that the server is in already", 1000000.0),
 }
-"""Names what hosts are weighed by, and how many times each counts unless somebody says otherwise."""
+"""Maps each weigher to what it counts, in words for the option's help, and to its default multiplier."""
 
 OPTS: Final[tuple[cfg.Opt, ...]] = (
     cfg.IntOpt(
@@ -52,8 +52,8 @@ OPTS: Final[tuple[cfg.Opt, ...]] = (
             default=times,
             min=-1000000.0,
             max=1000000.0,
-            help=f"How many times {what} counts when hosts are weighed; below 0 the other way round. Metadata of the "
-            "same name of an aggregate goes before for its hosts. Nova's option of the same name.",
+            help=f"The multiplier of {what} when hosts are weighed; below 0 the order is turned round. An aggregate's "
+            "metadata of the same name replaces it for the aggregate's hosts. Nova's option of the same name.",
         )
         for name, (what, times) in WEIGHED.items()
     ),

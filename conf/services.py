@@ -1,4 +1,7 @@
-"""How the cloud's services are reached: keystoneauth's own options in a group for each, named as Nova names it."""
+"""Registers how the cloud's services are reached: keystoneauth's options, in one group for each service.
+
+The groups have the names that they have in Nova's configuration.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "bloc
 """The group of each service, and its type in the catalog."""
 
 OPTIONAL: Final = frozenset({"glance"})
-"""Those that most moves do without: nobody has to say how they are reached."""
+"""The services that most moves do without: a configuration need not say how they are reached."""
 
 ANSWERS_WITHIN: Final = 60
-"""Seconds after which a request counts as lost, its answer whole or not, unless the group's ``timeout`` says others."""
+"""Seconds after which a request counts as lost, even when part of its answer came; the default of ``timeout``."""
 
 
 def register(conf: cfg.ConfigOpts) -> None:
-    """Register every service's options, those of the way in that is configured included.
+    """Register every service's options, and those of the keystoneauth plugin that its auth_type names.
 
     Raises `droveway.errors.Refused` for an auth_type that keystoneauth does not know.
     """
@@ -42,12 +45,12 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def is_named(conf: cfg.ConfigOpts, group: str) -> bool:
-    """Whether the configuration says how the service of this group is reached, or has to say it."""
+    """Say whether moves may use the service of this group: it is not optional, or the configuration says how."""
     return group not in OPTIONAL or bool(conf[group].auth_type or conf[group].auth_section)
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
-    """The options by group, for the sample; those of an auth_type are keystoneauth's to tell."""
+    """Return the options by group for the sample; the options of each auth_type stand in keystoneauth's documents."""
     of_session = loading.get_session_conf_options()
     cfg.set_defaults(of_session, timeout=ANSWERS_WITHIN)
     shared = [

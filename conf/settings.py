@@ -1,4 +1,4 @@
-"""Reading the configuration file."""
+"""Reads the configuration file."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MODULES: Final = (
 
 
 def load(path: Path) -> cfg.ConfigOpts:
-    """The configuration in a file; raises `droveway.errors.Refused` naming what is wrong in it.
+    """Read the configuration of a file; a missing file means every default.
 
-    A missing file means every default.
+    Raises `droveway.errors.Refused` with what is wrong in the file.
     """
     settings = cfg.ConfigOpts()
     _read(settings, path, [str(path)] if path.exists() else [], lambda: None)
@@ -58,7 +58,10 @@ def load(path: Path) -> cfg.ConfigOpts:
 
 
 def load_deployment(path: Path) -> cfg.ConfigOpts:
-    """The same of daemons, with the options of the log and of the cloud's services; the file has to be there."""
+    """Read the configuration of a daemon, with the options of the log and of the cloud's services.
+
+    Raises `droveway.errors.Refused` for a file that is missing, and with what is wrong in it.
+    """
     from oslo_log import log
 
     from droveway import log_context
@@ -69,24 +72,28 @@ def load_deployment(path: Path) -> cfg.ConfigOpts:
     rights.require_readable(path)
     settings = cfg.ConfigOpts()
     log.register_options(settings)
-    # Where the journal of systemd reads it; the libraries' own steps are for --debug.
+    # The libraries log each of their own steps, which only --debug shows.
     log.set_defaults(
         logging_context_format_string=log_context.FORMAT,
         default_log_levels=["kazoo=ERROR", "taskflow=WARN", "urllib3=WARN", "keystoneauth=WARN"],
     )
     settings.set_default("instance_format", log_context.INSTANCE_FORMAT)
+    # systemd's journal reads what a unit writes to stderr.
     settings.set_default("use_stderr", default=True)
     _read(settings, path, [str(path)], lambda: services.register(settings))
     return settings
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
-    """Every option by its group, as oslo.config's sample generator wants them."""
+    """Return every option by its group, as oslo.config's sample generator asks for them."""
     return [(module.GROUP.name, module.OPTS) for module in MODULES]
 
 
 def _read(settings: cfg.ConfigOpts, path: Path, files: list[str], register: Callable[[], None]) -> None:
-    """``register`` is called once the files were read: what options there are may depend on what they say."""
+    """Read the files into ``settings``, then call ``register``, whose options may depend on what the files say.
+
+    Raises `droveway.errors.Refused` with what is wrong in them.
+    """
     for module in MODULES:
         settings.register_group(module.GROUP)
         settings.register_opts(module.OPTS, module.GROUP)
@@ -95,7 +102,7 @@ def _read(settings: cfg.ConfigOpts, path: Path, files: list[str], register: Call
         register()
         for module in MODULES:
             for option in module.OPTS:
-                # A value is only looked at, and found to be wrong, when it is asked for.
+                # oslo.config checks a value only when it is read.
                 settings[module.GROUP.name][option.dest]
         _require_known(settings, files)
     except (cfg.Error, ValueError) as error:
@@ -103,7 +110,7 @@ def _read(settings: cfg.ConfigOpts, path: Path, files: list[str], register: Call
 
 
 def _require_known(settings: cfg.ConfigOpts, files: Sequence[str]) -> None:
-    """Raise ValueError for the first option of the files that nobody reads: oslo.config passes over it."""
+    """Raise ValueError for the first option of the files that does not exist; oslo.config would pass over it."""
     for file in files:
         sections: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(file, sections).parse()

@@ -1,4 +1,4 @@
-"""What is spoken while an installation is upgraded."""
+"""Defines the option that keeps conductors to an older wire protocol while hosts are upgraded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ OPTS = (
         "worker",
         min=1,
         max=LEVEL,
-        help="How many levels of commands, counted from the first release on, are spoken to workers; none: all that "
-        "this release knows. Pinned to the level of the oldest worker, flows begin by older graphs where these need no "
-        "later one, and all else that would is refused, whichever host it is for. Nova's upgrade_levels do the same "
-        "for its services.",
+        help="The highest level of commands that conductors send to workers; new commands raise a release's level. "
+        "Not set: every level that this release knows. Set it to the level of the oldest worker while hosts are "
+        "upgraded. Then a new flow uses an older version of its graph where that one needs no later level, and every "
+        "other request that needs a later level is refused, whichever host it is for. Nova's upgrade_levels do the "
+        "same for its services.",
     ),
 )

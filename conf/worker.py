@@ -1,4 +1,4 @@
-"""How workers treat guests."""
+"""Defines the options for the worker of a host."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPTS = (
     ),
     cfg.StrOpt(
         "transfer_address",
-        help="NAME:PORT at which others reach that, where it is not the host's name and the port of transfer_listen: "
+        help="NAME:PORT at which other workers reach it, if not the host's name and the port of transfer_listen: "
         "an address of a network for storage, say. The certificate is held against the host's name all the same.",
     ),
     cfg.FloatOpt(

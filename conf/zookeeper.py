@@ -1,4 +1,4 @@
-"""Where ZooKeeper is."""
+"""Defines the options for ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ OPTS = (
         default=10.0,
         min=1.0,
         max=120.0,
-        help="Seconds after which ZooKeeper gives up a process that it does not hear of: so long are the claims of a "
-        "conductor that was killed still held, and a worker that was killed is taken to be up. ZooKeeper itself holds "
-        "it between 2 and 20 of its ticks.",
+        help="Seconds after which ZooKeeper gives up a process that it does not hear from. A conductor that was killed "
+        "still holds its claims for this long. A worker that was killed counts as up for this long. ZooKeeper keeps "
+        "the value between 2 and 20 of its ticks.",
     ),
     cfg.BoolOpt(
         "tls",
-        help="Whether ZooKeeper is spoken to through TLS, with the certificate of [tls], and every node gets an access "
-        "list by which only conductors, and workers for what is their own host's, get at it. Where this is not set: "
-        "yes, unless all the servers of hosts are this machine itself; then it has to be said where [tls] is given. "
-        "With false, whoever reaches ZooKeeper commands all hosts: on this machine that is every user.",
+        help="Whether connections to ZooKeeper use TLS with the certificate of [tls]. Then every node gets an access "
+        "list: conductors may use all nodes, and a worker those of its own host. Not set means true, unless every "
+        "server in the option hosts is this machine: then it means false, or has to be set when [tls] is filled in. "
+        "With false, whoever reaches ZooKeeper can command all hosts; on this machine that is every user.",
     ),
     cfg.StrOpt(
         "conductor_identity",

@@ -1,1 +1,1 @@
-"""Looks at an installation from one of its machines: what it needs, whether it is there, and how to mend it."""
+"""Examines an installation from one of its machines: what it needs, whether that is there, and how to mend it."""

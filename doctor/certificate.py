@@ -1,4 +1,4 @@
-"""The certificate of this machine's daemons."""
+"""Checks the certificate of this machine's daemons."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from droveway import certificates
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import Refused
 
 SUBJECT: Final = "certificate"
 SOON: Final = dt.timedelta(days=14)
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Whether it can be used, and for how long."""
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check that the certificate can be used, and for how long."""
     try:
-        identity = certificates.load(around.conf)
+        identity = certificates.load(examined.conf)
     except Refused as error:
         yield Finding("certificate-wrong", SUBJECT, str(error))
         return

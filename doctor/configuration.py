@@ -1,4 +1,4 @@
-"""The configuration's own file: who may read what it holds."""
+"""Checks who may read the configuration's file."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from droveway.conf import rights
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 
 SUBJECT = "configuration"
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Whether others than its owner and group have its passwords."""
-    for file in around.conf.config_file:
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check that nobody but the file's owner and group can read its passwords."""
+    for file in examined.conf.config_file:
         why = rights.exposed(Path(file))
         yield (
             Finding(FINE, SUBJECT, f"{file} is kept from others")

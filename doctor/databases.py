@@ -1,4 +1,4 @@
-"""The journal, Nova's API database and the cells': whether they answer, with which schema and which clock."""
+"""Checks that the journal and Nova's databases answer, and that the journal's schema and clock fit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from droveway import clocks
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError
 from droveway.persistence.database import Database, DatabaseUnusable, database_time
 from droveway.persistence.journal import cells_down, migrate
@@ -16,10 +16,10 @@ JOURNAL: Final = "journal"
 SMALL: Final = dt.timedelta(seconds=2)
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Each database that conductors use."""
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check each database that conductors use."""
     try:
-        journal = around.site.any_journal()
+        journal = examined.site.any_journal()
     except DrovewayError as error:
         yield Finding("database-away", JOURNAL, str(error))
     else:
@@ -28,18 +28,18 @@ def check(around: Around) -> Iterator[Finding]:
         finally:
             journal.close()
     try:
-        api = around.site.api
+        api = examined.site.api
     except DrovewayError as error:
         yield Finding("database-away", "api", str(error))
         return
     yield Finding(FINE, "api", "it answers")
     del api
     try:
-        cells = around.site.known_cells
+        cells = examined.site.known_cells
     except DrovewayError as error:
         yield Finding("database-away", "cells", str(error))
         return
-    down = _down(around)
+    down = _down(examined)
     for name in sorted(cells):
         if name in down:
             yield Finding("cell-down", f"cell {name}", f"it is {down[name]}")
@@ -50,14 +50,14 @@ def check(around: Around) -> Iterator[Finding]:
             yield Finding("database-away", f"cell {name}", str(error))
         else:
             yield Finding(FINE, f"cell {name}", "it answers")
-    if around.conf.cross_cell.allowed:
-        yield from _super_conductors(around)
+    if examined.conf.cross_cell.allowed:
+        yield from _super_conductors(examined)
 
 
-def _super_conductors(around: Around) -> Iterator[Finding]:
+def _super_conductors(examined: Examined) -> Iterator[Finding]:
     """Name Nova's own super conductors, beside which no move between cells is taken up."""
     try:
-        up = around.site.super_conductors()
+        up = examined.site.super_conductors()
     except DrovewayError as error:
         yield Finding("database-away", "cell0", str(error))
         return
@@ -65,10 +65,13 @@ def _super_conductors(around: Around) -> Iterator[Finding]:
         yield Finding("super-conductor", f"host {host}", "Nova's super conductor is up there, as cell0 has it")
 
 
-def _down(around: Around) -> dict[str, str]:
-    """Read which cells are declared down; none where the journal cannot be read, which is told beside."""
+def _down(examined: Examined) -> dict[str, str]:
+    """Return the cells that are declared down, with the reason; none where the journal cannot be read.
+
+    The check of the journal reports that the journal cannot be read.
+    """
     try:
-        journal = around.site.journal
+        journal = examined.site.journal
     except DrovewayError:
         return {}
     with journal.read() as session:

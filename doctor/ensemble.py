@@ -1,4 +1,4 @@
-"""ZooKeeper: whether it answers, how it is built, and who may write there."""
+"""Checks ZooKeeper: that it answers, how many servers it has, and who may write there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kazoo import exceptions
 
 from droveway import certificates
 from droveway.clients.zookeeper import ROOT, Coordination
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import Refused
 
 SUBJECT: Final = "zookeeper"
@@ -21,27 +21,27 @@ PATIENCE: Final = 3.0
 PORT: Final = 2181
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """How it is spoken to, the ensemble as a whole, each of its servers, and the access list of Droveway's root."""
-    yield from _plain(around)
-    if around.session is None:
-        refused = isinstance(around.why, Refused)
-        yield Finding("zookeeper-refused" if refused else "zookeeper-away", SUBJECT, str(around.why))
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check the session, each server of the ensemble, the use of TLS, and the access list of Droveway's root node."""
+    yield from _plain(examined)
+    if examined.session is None:
+        refused = isinstance(examined.why, Refused)
+        yield Finding("zookeeper-refused" if refused else "zookeeper-away", SUBJECT, str(examined.why))
         return
-    around.session.get(ROOT, sync=True)
+    examined.session.get(ROOT, sync=True)
     yield Finding(FINE, SUBJECT, "it answers, and the session is alive")
-    members = [each.strip() for each in around.conf.zookeeper.hosts.partition("/")[0].split(",")]
+    members = [each.strip() for each in examined.conf.zookeeper.hosts.partition("/")[0].split(",")]
     if len(members) == 1:
         yield Finding("zookeeper-alone", members[0], f"[zookeeper] hosts names one server, {members[0]}")
     else:
         yield from filter(None, map(_member, members))
-    yield from _access(around.session)
+    yield from _access(examined.session)
 
 
-def _plain(around: Around) -> Iterator[Finding]:
-    with contextlib.suppress(Refused):  # of a certificate that cannot be used, which its own check tells
-        if around.conf.zookeeper.tls is False and certificates.load(around.conf) is not None:
-            yield Finding("zookeeper-plain", SUBJECT, f"[zookeeper] tls is false for {around.conf.zookeeper.hosts}")
+def _plain(examined: Examined) -> Iterator[Finding]:
+    with contextlib.suppress(Refused):  # the check of the certificate reports one that cannot be used
+        if examined.conf.zookeeper.tls is False and certificates.load(examined.conf) is not None:
+            yield Finding("zookeeper-plain", SUBJECT, f"[zookeeper] tls is false for {examined.conf.zookeeper.hosts}")
 
 
 def _member(member: str) -> Finding | None:

@@ -1,4 +1,4 @@
-"""What the doctor says: one table of all that it can find, with how bad that is and what mends it."""
+"""Lists all that the doctor can find, with how bad each is and what mends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     FINE: Meaning(Level.OK, "What was looked at is as it should be.", "Nothing."),
     "check-broken": Meaning(
         Level.FAILURE,
-        "One look of the doctor's met an error that it does not know; the others went on.",
+        "One check of the doctor failed with an unexpected error; the other checks went on.",
         "Read the detail, mend what it names, and ask again: droveway doctor. Please report it.",
     ),
     "configuration-open": Meaning(
@@ -51,7 +51,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "zookeeper-refused": Meaning(
         Level.FAILURE,
-        "There is no session with ZooKeeper that would be protected as the configuration says: no daemon starts.",
+        "ZooKeeper cannot be used with the protection that the configuration asks for: no daemon starts.",
         "The detail names what is wrong with the certificate, an access list or [zookeeper], and the mend.",
     ),
     "zookeeper-member-away": Meaning(
@@ -66,13 +66,13 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "zookeeper-open": Meaning(
         Level.WARNING,
-        "Whoever reaches ZooKeeper may write what Droveway keeps there: commands for hosts among it.",
+        "Whoever reaches ZooKeeper may write what Droveway keeps there, commands for hosts included.",
         "Let nobody but conductors and hosts reach ZooKeeper's ports, by firewall or by access lists.",
     ),
     "zookeeper-plain": Meaning(
         Level.WARNING,
-        "There is a certificate, and [zookeeper] tls = false: ZooKeeper is spoken to in the clear, and whoever reaches "
-        "it commands every host. On the machine of a ZooKeeper that is every user.",
+        "There is a certificate, and [zookeeper] tls = false: connections to ZooKeeper are not encrypted, and whoever "
+        "reaches it can command every host. On a machine that ZooKeeper runs on, that is every user.",
         "Let ZooKeeper have a certificate and speak TLS alone, then set [zookeeper] tls = true on every machine.",
     ),
     "database-away": Meaning(
@@ -82,8 +82,9 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "super-conductor": Meaning(
         Level.WARNING,
-        "Servers may leave their cell by [cross_cell] allowed, and a super conductor of Nova is up. It would break the "
-        "move of a server that a user confirms, reverts or deletes through Nova, so that no move leaves its cell.",
+        "Servers may leave their cell by [cross_cell] allowed, and a super conductor of Nova is up. It would break a "
+        "move between cells when a user confirms, reverts or deletes the server through Nova. So Droveway refuses "
+        "moves between cells while it is up.",
         "Stop that nova-conductor for as long as servers move between cells, or set [cross_cell] allowed = false.",
     ),
     "cell-down": Meaning(
@@ -98,7 +99,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "flow-unknown": Meaning(
         Level.FAILURE,
-        "Moves run by flows that this release does not have: its conductors leave them to those of the other release.",
+        "The journal has running flows that this release does not know. Its conductors leave them to conductors of the "
+        "release that began them.",
         "Keep a conductor of the release that has them until they have ended: droveway move list.",
     ),
     "clock-off": Meaning(
@@ -113,7 +115,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "service-away": Meaning(
         Level.FAILURE,
-        "Placement, Neutron or Cinder, or the Keystone before it, gave no answer, or refused what moves ask of it.",
+        "Placement, Neutron, Cinder or Keystone gave no answer, or refused a request that moves make.",
         "Read the detail: start the service, or correct its group of the configuration, its user and password.",
     ),
     "extension-missing": Meaning(
@@ -123,7 +125,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "certificate-none": Meaning(
         Level.WARNING,
-        "[tls] is empty: nobody can prove to ZooKeeper or to another host who they are.",
+        "[tls] is empty: this machine cannot prove to ZooKeeper or to another host who it is.",
         "Have a certificate issued for this machine and name it in [tls].",
     ),
     "certificate-wrong": Meaning(
@@ -133,12 +135,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "certificate-expires": Meaning(
         Level.WARNING,
-        "The certificate of [tls] ends within 14 days. After that nobody trusts this machine.",
-        "Renew it and put it in the place of the old one; a new connection reads it anew.",
+        "The certificate of [tls] expires within 14 days. After that no other machine trusts this one.",
+        "Renew it and put it in the place of the old one. Daemons read it for each new connection.",
     ),
     "worker-away": Meaning(
         Level.WARNING,
-        "A host that Nova knows has no worker: no server can be moved to or from it.",
+        "No worker of a host that Nova knows is up: no server can be moved to or from that host.",
         "On that host: systemctl start droveway-worker. Where it is off for good, see droveway debt list.",
     ),
     "worker-other": Meaning(
@@ -148,7 +150,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "level-pinned": Meaning(
         Level.WARNING,
-        "Less is spoken to workers than all of them know, so that newer features are refused.",
+        "[upgrade_levels] worker keeps conductors to older commands than every worker knows. Requests that need newer "
+        "commands are refused.",
         "Take worker out of [upgrade_levels], on every conductor's machine, then: systemctl restart "
         "droveway-conductor.",
     ),
@@ -159,7 +162,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "worker-untrue": Meaning(
         Level.FAILURE,
-        "What the worker of a host says of itself cannot be true. It is left out, and no server is moved there.",
+        "The worker of a host says something of itself that cannot be true. No server is moved to or from that host.",
         "Find out who has that host's certificate. Stop its worker, and give the host a new certificate before it is "
         "started again.",
     ),
@@ -180,11 +183,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "nova-confirms": Meaning(
         Level.WARNING,
-        "Nova's resize_confirm_window is set: its own periodic task confirms moves behind Droveway's policies.",
+        "Nova's resize_confirm_window is set: a periodic task of Nova confirms moves whatever Droveway's policy is.",
         "Set resize_confirm_window = 0 in this host's nova.conf and restart nova-compute.",
     ),
 }
-"""Every code that a check gives; the runbook is made of it."""
+"""Every code that a check gives. `docs/reference/findings.rst` is made of this table."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,24 +202,24 @@ class Finding:
 
     @property
     def level(self) -> Level:
-        """How bad it is."""
+        """Return how bad it is."""
         return MEANINGS[self.code].level
 
     @property
     def mend(self) -> str:
-        """What to do about it."""
+        """Return what to do about it."""
         return MEANINGS[self.code].mend
 
 
 @dataclasses.dataclass(frozen=True)
-class Around:
-    """What checks look at."""
+class Examined:
+    """The installation that the checks examine, as seen from this machine."""
 
     conf: cfg.ConfigOpts
     site: Installation
     session: Coordination | None
-    """With ZooKeeper; None when it does not answer."""
+    """The session with ZooKeeper; None when there is none."""
     why: DrovewayError | None = None
-    """Why there is none."""
+    """Why there is no session."""
     host: str = ""
-    """The host as whose worker the session was made, which sees no other; empty for a conductor's."""
+    """The host whose certificate the session uses, which sees no other host's nodes; empty for a conductor's."""

@@ -1,4 +1,4 @@
-"""The flows that have begun and not ended: whether this release can go on with each."""
+"""Checks that this release can go on with each flow that has begun and not ended."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError, NotFound
 from droveway.flows import registry
 from droveway.persistence.journal.tables import MoveFlow
@@ -22,28 +22,31 @@ _LIVE: Final = (
 )
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Each kind and version of them; nothing where the journal cannot be read, which another check tells."""
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check each kind and version of running flows; yields nothing where the journal cannot be read.
+
+    The check of the databases reports that the journal cannot be read.
+    """
     try:
-        journal = around.site.journal
+        journal = examined.site.journal
     except DrovewayError:
         return
     with journal.read() as session:
         live = session.execute(_LIVE).all()
     lost = [row for row in live if not _is_known(row.kind, row.version, row.digest)]
     for row in lost:
-        detail = f"this release does not have {row.kind}@{row.version}, which live flows run by: {row.number}"
+        detail = f"this release does not have {row.kind}@{row.version}, and running flows use it: {row.number}"
         yield Finding("flow-unknown", f"{row.kind}@{row.version}", detail)
     for row in live:
         newest = registry.latest(row.kind).version if row not in lost else row.version
         if row.version < newest:
             detail = (
-                f"live flows run by {row.kind}@{row.version}, which {row.kind}@{newest} has replaced: {row.number}; a "
-                "release without it can take over once they have ended"
+                f"running flows use {row.kind}@{row.version}, which {row.kind}@{newest} has replaced: {row.number}; a "
+                f"release without {row.kind}@{row.version} can take over once they have ended"
             )
             yield Finding(FINE, f"{row.kind}@{row.version}", detail)
     if not lost:
-        yield Finding(FINE, SUBJECT, f"this release can go on with all {sum(row.number for row in live)} live flows")
+        yield Finding(FINE, SUBJECT, f"this release can go on with all {sum(row.number for row in live)} running flows")
 
 
 def _is_known(kind: str, version: int, digest: str) -> bool:

@@ -1,4 +1,4 @@
-"""This machine, where a worker runs on it: its hypervisor, its room, and Nova's own compute service beside it."""
+"""Checks a machine that a worker runs on: its hypervisor, its free room, and the options of its nova-compute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from oslo_config import cfg
 from oslo_utils import units
 
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError, StepError
 from droveway.workers.hypervisors.configured import configured
 from droveway.workers.seen import JOURNAL
@@ -24,14 +24,14 @@ LEAST: Final = units.Gi
 TENTH: Final = 0.1
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Nothing on a machine on which no worker ever ran."""
-    if not (Path(around.conf.worker.state_path) / JOURNAL).exists():
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check this machine's hypervisor, file systems and nova.conf; yields nothing where no worker ever ran."""
+    if not (Path(examined.conf.worker.state_path) / JOURNAL).exists():
         return
-    yield _hypervisor(around.conf)
-    for path in sorted({around.conf.worker.state_path, around.conf.worker.instances_root}):
+    yield _hypervisor(examined.conf)
+    for path in sorted({examined.conf.worker.state_path, examined.conf.worker.instances_root}):
         yield _room(Path(path))
-    # What cannot be read here belongs to Nova alone.
+    # Where this user may not read nova.conf, the check cannot be made.
     if os.access(NOVA_CONF, os.R_OK):
         yield _window(NOVA_CONF)
 

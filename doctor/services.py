@@ -1,4 +1,4 @@
-"""The services that moves ask, and the Keystone that lets in: whether they answer what moves ask of them."""
+"""Checks that Placement, Neutron, Cinder and Glance, and Keystone for each, answer what moves ask of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 from droveway.clients.network import BINDING_EXTENDED
 from droveway.conf.services import GROUPS, is_named
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Each service, asked one question that changes nothing, at the microversion that moves use."""
-    for group in (each for each in GROUPS if is_named(around.conf, each)):
+def check(examined: Examined) -> Iterator[Finding]:
+    """Ask each service one question that changes nothing, at the microversion that moves use."""
+    for group in (each for each in GROUPS if is_named(examined.conf, each)):
         try:
-            around.site.services.require_answer(group)
-            whole = group != "neutron" or around.site.services.network.has_extension(BINDING_EXTENDED)
+            examined.site.services.require_answer(group)
+            whole = group != "neutron" or examined.site.services.network.has_extension(BINDING_EXTENDED)
         except DrovewayError as error:
             yield Finding("service-away", group, str(error))
         else:

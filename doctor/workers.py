@@ -1,4 +1,4 @@
-"""The workers of all hosts: whether they are there, and of which release."""
+"""Checks that the worker of each host is registered, and of which release it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from importlib import metadata
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import worker_path
-from droveway.doctor.findings import FINE, Around, Finding
+from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
 from droveway.persistence.nova import catalog
@@ -17,41 +17,47 @@ from droveway.wire.levels import LEVEL
 from droveway.wire.values import ACTION_VERSION, harmless
 
 
-def check(around: Around) -> Iterator[Finding]:
-    """Each host that Nova knows; nothing where nobody can say, which other checks tell."""
-    if around.session is None:
+def check(examined: Examined) -> Iterator[Finding]:
+    """Check the worker of each host that Nova knows; yields nothing where ZooKeeper or Nova's databases do not answer.
+
+    Other checks report that they do not answer. On a host only its own worker is checked.
+    """
+    if examined.session is None:
         return
     try:
-        # A host's certificate opens no other host's nodes.
-        known = {around.host} if around.host else _known(around)
+        # The certificate of a host gives access to its own nodes alone.
+        known = {examined.host} if examined.host else _known(examined)
     except DrovewayError:
         return
     findings = []
-    # A host has no journal, and believes itself.
-    most = None if around.host else _given(around)
+    # A host cannot read the journal, so there the epoch of its worker is not checked.
+    most = None if examined.host else _given(examined)
     for host in sorted(known):
-        registered = around.session.get(worker_path(host))
+        registered = examined.session.get(worker_path(host))
         if registered is None:
             findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
         else:
             findings.append(_registered(host, registered[0], most))
-    pinned = around.conf.upgrade_levels.worker
+    pinned = examined.conf.upgrade_levels.worker
     if pinned is not None and pinned < LEVEL and not any(each.code == "worker-lacks" for each in findings):
         detail = f"[upgrade_levels] worker is {pinned}, this release speaks {LEVEL}, and no worker lacks anything"
         findings.append(Finding("level-pinned", "upgrade_levels", detail))
     yield from findings
 
 
-def _known(around: Around) -> set[str]:
-    return {each.name for each in catalog.hosts(around.site.api, around.site.cell_databases)}
+def _known(examined: Examined) -> set[str]:
+    return {each.name for each in catalog.hosts(examined.site.api, examined.site.cell_databases)}
 
 
-def _given(around: Around) -> int | None:
-    """The highest epoch that any host can have been given; None where no journal says so, which other checks tell."""
-    if around.session is None:
+def _given(examined: Examined) -> int | None:
+    """Return the highest epoch that any host can have been given; None where the journal cannot be read.
+
+    An epoch numbers the claims of conductors: a host obeys only the newest epoch that it has seen.
+    """
+    if examined.session is None:
         return None
     try:
-        return incarnation.given(around.session, around.site.journal)[0]
+        return incarnation.given(examined.session, examined.site.journal)[0]
     except (DrovewayError, sa.exc.SQLAlchemyError):
         return None
 

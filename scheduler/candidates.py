@@ -1,4 +1,4 @@
-"""Choosing a destination with Placement: one query, then the choice."""
+"""Asks Placement which hosts have room for a server, and chooses the destination among them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from droveway.scheduler.requests import MoveRequest, query
 from droveway.scheduler.select import PLACEMENT, Selection, select
 
 _NAMED_HOSTS: Final = 8
-"""So many hosts are named in an error; a large cell would fill pages."""
+"""How many hosts an error names at most: those of a large cell would fill pages."""
 
 
 def schedule(placement: Placement, host_states: Sequence[HostState], request: MoveRequest) -> Selection:
-    """The destinations of a move, by one candidates query.
+    """Choose the destinations of a move by one query for allocation candidates.
 
-    More is asked only where the flavor forbids traits, and to say why hosts were not offered.
+    Placement gets a second query where the flavor forbids traits, and further ones to say why it did not offer a host.
     Raises `droveway.errors.StepError` ``no-valid-host`` with the reason against each host, as Nova's NoValidHost.
     """
     if both := sorted(request.required_traits & request.forbidden_traits):
@@ -56,9 +56,9 @@ def schedule(placement: Placement, host_states: Sequence[HostState], request: Mo
 def _explained(
     placement: Placement, request: MoveRequest, selection: Selection, host_states: Sequence[HostState]
 ) -> Selection:
-    """The selection, with a reason of its own for each host that Placement did not offer, the server's own left out.
+    """Return the selection with the particular reason against each host that Placement did not offer.
 
-    There the old and the new size count together, which is said already.
+    The server's own host keeps the reason that `select` gave: the server's old and new size count there together.
     """
     places = {request.place(state.cell, state.host): state for state in host_states}
     unoffered = {

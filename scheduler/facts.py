@@ -1,4 +1,4 @@
-"""What a move is judged by before anything of it is written: facts alone, gathered by whoever asks."""
+"""Holds the facts by which the rules judge a request for a move; the caller gathers them before anything is written."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Facts:
     binds_twice: bool = True
     """Whether Neutron binds a port to two hosts at once, where the server has ports."""
     holds_for_ports: tuple[str, ...] = ()
-    """The resource classes that only ports ask for, of those that the server holds in Placement."""
+    """The resource classes of the server's allocation that only ports ask for."""
     quota_usages: tuple[QuotaUsage, ...] = ()
     """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
 
@@ -71,27 +71,27 @@ class Facts:
     """The cell that the scheduler chose, among those that the server may go to."""
 
     discards_ephemeral: bool = False
-    """Whether whoever asks for a shelve gives up what the server's ephemeral disk holds."""
+    """Whether the request for a shelve gives up what the server's ephemeral disk holds."""
     holds_anything: bool = True
-    """Whether the server holds anything of any provider in Placement."""
+    """Whether the server has an allocation on any provider in Placement."""
     has_image_service: bool = True
-    """Whether anybody says how Glance is reached."""
+    """Whether the configuration says how Glance is reached."""
     image_status: str | None = None
     """The status of the image that holds a shelved server's root disk; None where it does not exist."""
 
     @property
     def named_cell(self) -> str | None:
-        """The cell that was asked for, by its name or by a host's; None where none was."""
+        """Return the cell that was asked for by its name or by naming a host of it; None where neither was."""
         return self.to_cell or (self.target.cell if self.target is not None else None)
 
     @property
     def cell(self) -> str:
-        """The cell that the server goes to."""
+        """Return the cell that the server goes to."""
         return self.chosen_cell or self.named_cell or self.server.cell
 
     @property
     def cells(self) -> dict[str, str]:
-        """The cells that the server may go to, each with why it cannot go there after all; empty when it can."""
+        """Return the cells that the request allows, each with the reason against it for this server, empty for none."""
         if self.asked is not None or self.named_cell is not None or not self.may_leave_cell:
             return {self.cell: ""}
         others = {cell: self.bound_to_cell or why for cell, why in self.other_cells.items()}
@@ -99,16 +99,16 @@ class Facts:
 
     @property
     def leaves_cell(self) -> bool:
-        """Whether that is another one than its own."""
+        """Say whether the server goes to another cell than its own."""
         return self.cell != self.server.cell
 
     @property
     def kind(self) -> str:
-        """The kind of flow."""
+        """Return the kind of flow that the request needs."""
         return self.kind_into(self.cell)
 
     def kind_into(self, cell: str) -> str:
-        """The kind of flow that leads into a cell."""
+        """Return the kind of flow that the request needs where the server goes to this cell."""
         if self.asked == UNSHELVE and cell != self.server.cell:
             return CROSS_CELL_UNSHELVE
         if self.asked is not None:
@@ -120,7 +120,7 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndFacts:
-    """What is said about a request to confirm or to revert a move that waits for it."""
+    """What the databases and the workers say about a request to confirm or revert a move that is at verifying."""
 
     move: str
     """The first letters of the move's id."""
@@ -135,12 +135,12 @@ class EndFacts:
     source: str
     source_up: bool
     source_gone: bool = False
-    """Whether a person declared it down, and its worker is away."""
+    """Whether a person declared the source down, and its worker is away."""
     elsewhere: str | None = None
-    """Why no other host of its cell can take the server back in the place of the source; None where one may."""
+    """Why no other host of the source's cell can take the server back instead; None where one may."""
     destination_up: bool = True
     destination_gone: bool = False
-    """The same of the destination."""
+    """Whether a person declared the destination down, and its worker is away."""
     old: Flavor
     """The flavor that a revert brings back."""
     current: Flavor

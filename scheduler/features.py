@@ -1,4 +1,4 @@
-"""Which extra specs of a flavor and properties of an image give a server single devices of its host."""
+"""Finds the extra specs of a flavor and the properties of an image that bind a server to devices of its host."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _BOUND: Final = (
 
 
 def unhandled(whose: str, wanted: Mapping[str, str]) -> str | None:
-    """Which device of a host is asked for, and by what of ``whose``; None when nothing that a move cannot carry."""
+    """Name the first device that is bound to a host and the setting that asks for it; None when no setting does.
+
+    ``wanted`` has the settings of ``whose``: a flavor's extra specs or an image's properties.
+    """
     for key, value in sorted(wanted.items()):
         name = key if ":" in key else key.replace("_", ":", 1)
         if name == "hw:cpu_policy" and value in _PINNED:

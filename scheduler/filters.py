@@ -1,4 +1,7 @@
-"""Why a host cannot take a server: one function a rule, with the name of Nova's filter where it has one."""
+"""Turns down the hosts that cannot take a server.
+
+Each rule is one function. Its docstring says which hosts pass. Where Nova has a filter for the rule, it has its name.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Rejection:
 def rejection(
     request: MoveRequest, host: HostState, hosts: Sequence[HostState], *, late: bool = False
 ) -> Rejection | None:
-    """The first rule that the host does not pass; ``late``: of those that are asked again at the destination."""
+    """Return the first rule that the host does not pass; ``late``: of those that Nova repeats at the destination."""
     for name, rule in (GROUP_FILTERS if late else FILTERS).items():
         reason = rule(request, host, hosts)
         if reason is not None:
@@ -41,7 +44,7 @@ def rejection(
 
 
 def cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """A cell that the server may go to, that answers, and that takes new servers unless it is the server's own."""
+    """Pass a host in the server's own cell, or in a cell that it may go to, which answers and takes new servers."""
     why = request.cells.get(host.cell)
     if why is None:
         return f"it is in cell {host.cell}"
@@ -53,30 +56,30 @@ def cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> 
 
 
 def ignore_hosts(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """The server's own host, unless the move may stay on it."""
+    """Pass every host but the server's own, which passes when the move may stay on it."""
     on_it = request.is_source(host.cell, host.host)
     return "the server is on it" if on_it and not request.allow_same_host else None
 
 
 def compute(_request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Up and enabled, with a worker that may take servers and is able to."""
+    """Pass a host that is up and enabled, with a worker that may take servers and is able to."""
     if host.disabled:
         return "it is disabled"
     return (host.ineligible or None) if host.up else "it is down"
 
 
 def availability_zone(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """A zone that was asked for binds."""
+    """Pass a host in the availability zone that the server's owner asked for."""
     if request.zone is None or host.zone == request.zone:
         return None
     return f"it is in zone {host.zone}, not {request.zone}"
 
 
 def aggregate_extra_specs(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Each extra spec `aggregate_instance_extra_specs:KEY` is met by the metadata of one of the host's aggregates.
+    """Pass a host whose aggregates meet each extra spec `aggregate_instance_extra_specs:KEY` of the flavor.
 
-    The value, or one of those after `<or>`, has to be among the metadata's, which commas part. Unlike in Nova's filter
-    a key without that scope is no demand, and of its operators only `<or>` is known.
+    The metadata of an aggregate may hold several values, separated by commas. One of them has to be the extra spec's
+    value, or one of its values after `<or>`. Nova's filter also reads keys without that scope, and more operators.
     """
     for key, value in sorted(request.extra_specs.items()):
         scope, _, name = key.partition(":")
@@ -90,7 +93,7 @@ def aggregate_extra_specs(request: MoveRequest, host: HostState, _hosts: Sequenc
 
 
 def tenant_isolation(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Hosts of an aggregate that is kept for servers of certain projects (Nova's `filter_tenant_id`)."""
+    """Pass a host whose aggregates are not kept for other projects (Nova's `filter_tenant_id`)."""
     if not request.rules.tenant_isolation:
         return None
     kept = {
@@ -104,13 +107,13 @@ def tenant_isolation(request: MoveRequest, host: HostState, _hosts: Sequence[Hos
 
 
 def isolated_aggregates(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Hosts of an aggregate that is kept for servers which require its traits (Nova's `isolate_aggregates`)."""
+    """Pass a host whose aggregates are not kept for servers with other traits (Nova's `isolate_aggregates`)."""
     lacking = sorted({trait for metadata in host.aggregates.values() for trait in isolating(request, metadata)})
     return f"its aggregate is kept for servers that require the trait {lacking[0]}" if lacking else None
 
 
 def isolating(request: MoveRequest, metadata: Mapping[str, str]) -> set[str]:
-    """The traits that an aggregate wants its servers to require, and this one does not."""
+    """Return the traits that the aggregate demands of its servers and that the request's server does not require."""
     if not request.rules.isolated_aggregates:
         return set()
     wanted = {
@@ -120,7 +123,7 @@ def isolating(request: MoveRequest, metadata: Mapping[str, str]) -> set[str]:
 
 
 def anti_affinity(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """At most `max_server_per_host` of the group on one host, those counted that are on the way from or to it."""
+    """Pass a host with fewer than `max_server_per_host` of the group; servers that are moving from or to it count."""
     group = request.group
     if group is None or group.policy != ANTI_AFFINITY:
         return None
@@ -131,7 +134,7 @@ def anti_affinity(request: MoveRequest, host: HostState, _hosts: Sequence[HostSt
 
 
 def affinity(request: MoveRequest, host: HostState, hosts: Sequence[HostState]) -> str | None:
-    """Where another server of the group lives; a lone member may go anywhere."""
+    """Pass a host that another server of the group is on, or every host when the server is the only member."""
     group = request.group
     if group is None or group.policy != AFFINITY:
         return None
@@ -145,7 +148,7 @@ GROUP_FILTERS: Final[dict[str, Rule]] = {
     "ServerGroupAntiAffinityFilter": anti_affinity,
     "ServerGroupAffinityFilter": affinity,
 }
-"""Those that Nova asks again at the destination, once it is claimed."""
+"""The filters that Nova asks again at the destination, once its resources are claimed."""
 
 FILTERS: Final[dict[str, Rule]] = {
     "Cell": cell,
@@ -160,6 +163,6 @@ FILTERS: Final[dict[str, Rule]] = {
 
 
 def _others(request: MoveRequest, members: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The other servers of the request's group among a host's."""
+    """Return the other servers of the request's group among a host's ``members``."""
     group = request.group
     return members.get(group.uuid, frozenset()) - {request.server} if group else frozenset()

@@ -1,7 +1,7 @@
-"""What the flavor that a resize asks for must be, for this server, its image and the quotas of whose it is.
+"""Holds the new flavor of a resize against the server, its image, and the quotas of its project and user.
 
-Each function is one rule: None when it holds, else one sentence that names the thing, the rule and the mend.  They are
-asked of resizes only.
+Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
+sentence that names the thing, the rule and the mend. A cold migration has no new flavor, so no rule here applies to it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ _SAID_BY_BOTH: Final[Mapping[str, Callable[[str], object]]] = {
     "ephemeral_encryption": _as_bool,
     "ephemeral_encryption_format": str,
 }
-"""What Nova refuses with FlavorImageConflict; devices of a host are refused whatever the image says."""
+"""What flavor and image may both say, and Nova refuses with FlavorImageConflict when they differ.
+
+The rule for devices of a host refuses those whatever the image says.
+"""
 
 
 def may_be_used(facts: Facts) -> str | None:
-    """The new flavor is public, or the server's project was given access to it."""
+    """Require that the new flavor is public, or that the server's project was given access to it."""
     if facts.may_use:
         return None
     return (
@@ -45,7 +48,7 @@ def may_be_used(facts: Facts) -> str | None:
 
 
 def asks_for_no_accelerator(facts: Facts) -> str | None:
-    """The new flavor asks for no accelerator."""
+    """Require that the new flavor asks for no accelerator."""
     profile = _new(facts).extra_specs.get(ACCELERATORS)
     if profile is None:
         return None
@@ -56,7 +59,7 @@ def asks_for_no_accelerator(facts: Facts) -> str | None:
 
 
 def keeps_a_root_disk(facts: Facts) -> str | None:
-    """A new flavor with a root disk of 0 GB is for a server that has no larger one, or boots from a volume."""
+    """Require that the new flavor has a root disk, unless the server has none either or boots from a volume."""
     if _new(facts).root_gb or not facts.current.root_gb or facts.server.boots_from_volume:
         return None
     return (
@@ -67,14 +70,14 @@ def keeps_a_root_disk(facts: Facts) -> str | None:
 
 
 def is_enabled(facts: Facts) -> str | None:
-    """The new flavor is not disabled."""
+    """Require that the new flavor is not disabled."""
     if not _new(facts).disabled or _new(facts).id == facts.current.id:
         return None
     return f"flavor {_new(facts).name} is disabled: choose another one, droveway flavor list shows them"
 
 
 def is_another_one(facts: Facts) -> str | None:
-    """The new flavor is not the server's own."""
+    """Require that the new flavor is not the server's own."""
     if _new(facts).id != facts.current.id:
         return None
     return (
@@ -83,7 +86,7 @@ def is_another_one(facts: Facts) -> str | None:
 
 
 def shrinks_no_disk(facts: Facts) -> str | None:
-    """Neither root nor ephemeral disk becomes smaller; of a server on a volume only the ephemeral one counts."""
+    """Require that no disk becomes smaller; where the server boots from a volume, only the ephemeral disk counts."""
     old, new, server = facts.current, _new(facts), facts.server
     disks = [("ephemeral disk", "ephemeral_gb", old.ephemeral_gb, new.ephemeral_gb)]
     if not server.boots_from_volume:
@@ -98,12 +101,12 @@ def shrinks_no_disk(facts: Facts) -> str | None:
 
 
 def keeps_the_quotas(facts: Facts) -> str | None:
-    """What grows stays within the quotas of cores and ram of the server's project and user."""
+    """Require that the larger size fits the quotas of cores and ram of the server's project and user."""
     return over_quota(facts.server.name, facts.current, _new(facts), facts.quota_usages, "choose a smaller flavor")
 
 
 def has_the_images_memory(facts: Facts) -> str | None:
-    """The new flavor has the memory that the server's image needs."""
+    """Require that the new flavor has the memory that the server's image needs."""
     needed = facts.features.min_ram_mb
     if _new(facts).memory_mb >= needed:
         return None
@@ -114,7 +117,7 @@ def has_the_images_memory(facts: Facts) -> str | None:
 
 
 def has_the_images_disk(facts: Facts) -> str | None:
-    """The new root disk, if there is one, holds the server's image, unless the server boots from a volume."""
+    """Require that the new root disk, if there is one, has room for the server's image; a volume is not looked at."""
     root = _new(facts).root_gb
     needed = max(facts.features.min_disk_gb, -(-facts.features.image_bytes // units.Gi))
     if facts.server.boots_from_volume or not root or root >= needed:
@@ -126,7 +129,7 @@ def has_the_images_disk(facts: Facts) -> str | None:
 
 
 def agrees_with_the_image(facts: Facts) -> str | None:
-    """What both the new flavor and the server's image say of the guest's machine, they say alike."""
+    """Require that the new flavor and the server's image do not contradict each other about the guest's machine."""
     flavor, image = _new(facts).extra_specs, facts.features.image_properties
     for name, reads in _SAID_BY_BOTH.items():
         spec, prop = f"hw:{name}", f"hw_{name}"
@@ -139,7 +142,7 @@ def agrees_with_the_image(facts: Facts) -> str | None:
 
 
 def binds_no_devices(facts: Facts) -> str | None:
-    """The new flavor gives no device of a host: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
+    """Require that the new flavor gives no host device: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
     found = unhandled(f"flavor {_new(facts).name}", _new(facts).extra_specs)
     if found is None:
         return None
@@ -150,12 +153,15 @@ def binds_no_devices(facts: Facts) -> str | None:
 
 
 def revert_keeps_the_quotas(facts: EndFacts) -> str | None:
-    """A revert that makes the server larger again stays within the quotas of its project and user."""
+    """Require that a revert to a larger flavor fits the quotas of the server's project and user."""
     return over_quota(facts.server.name, facts.current, facts.old, facts.quota_usages, "confirm the move instead")
 
 
 def over_quota(server: str, old: Flavor, new: Flavor, quota_usages: Iterable[QuotaUsage], instead: str) -> str | None:
-    """Which quota the step from one flavor to the other breaks; only what grows is looked at, as in Nova."""
+    """Return the sentence on the quota that the new flavor would break; as in Nova, only what grows is looked at.
+
+    ``instead`` names what the operator can do in place of it. Memory is in MiB.
+    """
     growth = {CORES: new.vcpus - old.vcpus, RAM: new.memory_mb - old.memory_mb}
     for usage in quota_usages:
         more = growth[usage.resource]

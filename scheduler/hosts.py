@@ -1,4 +1,4 @@
-"""What the databases know of the hosts when a destination is chosen."""
+"""Reads what Nova's databases say of every host when a destination is chosen."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _MOVES: Final = sa.select(Migration.instance_uuid, Migration.source_compute, Mig
 )
 
 _Places = dict[str, dict[str, frozenset[str]]]
-"""Host → server group → servers."""
+"""Maps a host to the servers that it has of each server group."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +75,9 @@ class HostState:
     cell_disabled: bool = False
     """Whether its cell takes no new servers."""
     cell_away: bool = False
-    """Whether its cell's database does not answer: beside its names nothing is known of it then."""
+    """Whether its cell's database does not answer. Then only its name and its cell are known."""
     ineligible: str = ""
-    """Why it is to take no servers for what is known of its worker; empty when nothing speaks against it."""
+    """Why its worker may not take servers; empty when it may."""
     zone: str = DEFAULT_ZONE
     zone_aggregates: frozenset[str] = frozenset()
     """The aggregates that put the host into its zone."""
@@ -88,7 +88,8 @@ class HostState:
     moving: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Server group → its servers with a migration from or to here that has not ended.
 
-    One at verifying is among them on its source too, so that its revert breaks no policy: as in Nova's late check.
+    A server whose move is at verifying counts on its source too, so that its revert breaks no policy. Nova's late
+    check counts it as well.
     """
 
 
@@ -100,11 +101,12 @@ def host_states(
     groups: Collection[str] | None = None,
     home: str = "",
 ) -> list[HostState]:
-    """Every host of every cell, by name and cell.
+    """Read every host of every cell; the list is sorted by host, then by cell.
 
-    ``up_hosts`` are those whose workers are registered, ``ineligible`` has, by cell, the reason against each that is to
-    take no server; ``groups`` are the server groups whose members are looked for, None all of the cloud.  A database
-    that does not answer is raised only of the ``home`` cell.
+    ``up_hosts`` are the hosts whose workers are registered. ``ineligible`` maps a cell to its hosts that may take no
+    server, each with the reason. ``groups`` are the server groups whose members are looked for; None means all groups.
+    Raises SQLAlchemy's DBAPIError when the database of the ``home`` cell does not answer. The hosts of another cell
+    that does not answer are in the list, with ``cell_away`` set.
     """
     aggregates = _aggregates(api_session)
     members = _group_members(api_session, groups)
@@ -150,9 +152,10 @@ def host_states(
 def _unreached(
     session: orm.Session, cell: str, hosts: Mapping[str, bool], groups: Mapping[str, str]
 ) -> Iterator[HostState]:
-    """The hosts of a cell that does not answer.
+    """Yield the hosts of a cell whose database does not answer.
 
-    Which of them has a server that is mapped there nobody knows, so that each counts as a home of its group.
+    Only that database knows which host a server of the cell is on. So each host counts as having all the cell's servers
+    of the groups.
     """
     mapped = session.scalars(_MAPPED_SERVERS, {"cell": cell, "servers": list(groups)}) if groups else ()
     members = _places([("", str(server)) for server in mapped], groups).get("", {})
@@ -170,17 +173,17 @@ def _unreached(
 
 
 def zone_of(session: orm.Session, host: str) -> str:
-    """The host's availability zone, as Nova has it: one that an aggregate gives, else its default."""
+    """Return the host's availability zone as Nova has it: that of an aggregate, else Nova's default zone."""
     return _zone(_aggregates(session, host).get(host, {}))
 
 
 def _zone(aggregates: Mapping[str, Mapping[str, str]]) -> str:
-    """Nova lets a host be in one zone only; of several the oldest aggregate's goes."""
+    """Return the zone that the oldest of the aggregates with one gives; Nova lets a host be in one zone only."""
     return next((metadata[_ZONE] for metadata in aggregates.values() if _ZONE in metadata), DEFAULT_ZONE)
 
 
 def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict[str, dict[str, str]]]:
-    """Host → uuid of each of its aggregates, oldest first → its metadata."""
+    """Map each host to the uuids of its aggregates, oldest first, and each of these to its metadata."""
     rows = session.execute(_AGGREGATES) if only is None else session.execute(_AGGREGATES_OF, {"host": only})
     found: dict[str, dict[str, dict[str, str]]] = {}
     for host, uuid, key, value in rows:
@@ -191,7 +194,7 @@ def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict
 
 
 def _group_members(session: orm.Session, groups: Collection[str] | None) -> dict[str, str]:
-    """Server → the uuid of its group."""
+    """Map each server to the uuid of its group."""
     if groups is None:
         rows = session.execute(_GROUPS)
     elif groups:
@@ -202,7 +205,7 @@ def _group_members(session: orm.Session, groups: Collection[str] | None) -> dict
 
 
 def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, _Places]:
-    """Where the groups' servers of a cell live, and where those are that are being moved."""
+    """Return the hosts that the groups' servers of a cell are on, and the hosts that they are moving from and to."""
     if not groups:
         return {}, {}
     servers = {"servers": list(groups)}

@@ -1,7 +1,7 @@
-"""What a move must meet before anything of it is written: Nova's API checks, in Nova's order, over facts alone.
+"""Checks what a move must meet before anything of it is written: Nova's API checks, in Nova's order.
 
-Each refusal is one sentence that names the thing, the rule and the mend.  `docs/reference/preconditions.rst` is written
-from the tables here.
+Each check reads the facts that the caller gathered, and asks no service. Each refusal is one sentence that names the
+thing, the rule and the mend. `docs/reference/preconditions.rst` is written from the tables here.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ REVERT: Final = kinds.Way.REVERT.value
 
 @dataclasses.dataclass(frozen=True)
 class Rule(Generic[F]):
-    """One check.  ``numbers`` are those of Nova's own checks; none when Nova finds out later, or has no such rule."""
+    """One check, with the kinds of flow that it is asked of.
+
+    ``numbers`` are those of Nova's own checks; there are none when Nova finds out later, or has no such rule.
+    """
 
     numbers: tuple[int, ...]
     check: Callable[[F], str | None]
@@ -43,12 +46,13 @@ class Rule(Generic[F]):
 
     @property
     def says(self) -> str:
-        """The rule as a sentence."""
-        return str(self.check.__doc__).partition("\n")[0]
+        """Return what the rule requires, as a sentence."""
+        what = str(self.check.__doc__).partition("\n")[0].removeprefix("Require that ")
+        return what[:1].upper() + what[1:]
 
     @property
     def name(self) -> str:
-        """The rule's name."""
+        """Return the rule's name."""
         return self.check.__name__
 
 
@@ -104,7 +108,7 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((), server.holds_its_allocation, _ON_A_HOST),
     Rule((), shelve.holds_nothing, _UNSHELVE),
 )
-"""In the order in which they are looked at, which is Nova's."""
+"""The rules in the order in which they are asked, which is Nova's."""
 
 NOT_HERE: Final = {
     1: (
@@ -128,7 +132,7 @@ NOT_HERE: Final = {
         "Looked at again when the move begins: the first step that writes compares, and the move ends undone.",
     ),
 }
-"""Nova's checks that no rule stands for: what they are, and why."""
+"""Nova's checks that have no rule here: what each requires, and why it has none."""
 
 END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
     Rule((2,), server.waits_to_be_ended, (CONFIRM, REVERT)),
@@ -139,7 +143,7 @@ END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
     Rule((), server.destination_can_let_go, (REVERT,)),
     Rule((5,), flavor.revert_keeps_the_quotas, (REVERT,)),
 )
-"""Of a confirm or a revert, whether somebody asks for it or a policy does."""
+"""The rules for a confirm or a revert, whether a person asks for it or a policy does."""
 
 END_NOT_HERE: Final = {1: NOT_HERE[6]}
 

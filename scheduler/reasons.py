@@ -1,4 +1,7 @@
-"""Why Placement offered no room on a host: each demand is asked for alone.  For people; no decision rests on it."""
+"""Finds out why Placement offered no room on a host, by asking for each demand alone.
+
+The answers are for people only: no choice of a host depends on them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,11 @@ from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts, li
 
 
 def reasons(placement: Placement, request: MoveRequest, providers: Collection[str]) -> dict[str, str]:
-    """The demands that each of these roots does not meet, where one alone tells; by a query a demand, not a host."""
+    """Return for each root provider the demands that it cannot meet.
+
+    Placement gets one query for each demand, whatever the number of hosts. A provider that meets each demand alone and
+    not all of them together is left out.
+    """
     found = defaultdict(list)
     for text, failing in _demands(placement, request, frozenset(providers)):
         for provider in failing:
@@ -44,7 +51,7 @@ def _demands(
 
 
 def _of_port(placement: Placement, group: ResourceGroup, providers: frozenset[str]) -> tuple[str, frozenset[str]]:
-    """Tell what a port asks of one provider, whichever of a root's tree that is."""
+    """Return the sentence on what a port asks of a single provider, and the roots whose trees cannot give it."""
     wanted = listed(group.resources)
     demands = [("resources", wanted), *(("required", trait) for trait in group.required)]
     traits = f" with {' and '.join(group.required)}" if group.required else ""

@@ -1,4 +1,4 @@
-"""What a move asks for, and the Placement query that says so."""
+"""Says what a move asks of a host, and makes Placement's query of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
 
 @dataclass(frozen=True)
 class ServerGroup:
-    """A server's group as its request spec has it; who is in it is read from the databases."""
+    """A server's group as its request spec has it; `droveway.scheduler.hosts` reads its members."""
 
     uuid: str
     policy: str
@@ -34,17 +34,18 @@ class ServerGroup:
 
 @dataclass(frozen=True)
 class Rules:
-    """What is configured of the choice; see `droveway.conf.scheduler`."""
+    """The options of [scheduler] that the choice of a host reads; see `droveway.conf.scheduler`."""
 
     isolated_aggregates: bool = False
-    tenant_isolation: bool = True
     """Whether aggregates are kept for servers that require their traits."""
+    tenant_isolation: bool = True
+    """Whether aggregates are kept for servers of the projects that their metadata names."""
     multipliers: Mapping[str, float] = field(default_factory=dict)
     """How much each weigher counts, by the name of Nova's option; 1 where none is given."""
 
 
 def rules(options: cfg.ConfigOpts.GroupAttr) -> Rules:
-    """The configured rules; ``options`` is the group [scheduler]."""
+    """Return the configured rules; ``options`` is the group [scheduler]."""
     names = [f"{name}_weight_multiplier" for name in scheduler.WEIGHED]
     return Rules(
         options.enable_isolated_aggregate_filtering,
@@ -65,19 +66,19 @@ class MoveRequest:
     request_spec: Mapping[str, Any]
     source_cell: str
     cells: Mapping[str, str]
-    """The cells that it may go to, each with why it cannot go there after all; empty when it can."""
+    """The cells that the request allows, each with the reason against it for this server, empty for none."""
     source_host: str
     """Empty for a server that is on no host."""
     boot_from_volume: bool
     ports: Sequence[PortResources] = ()
-    """What the server's ports ask for, of those that ask for anything."""
+    """The server's ports that ask for resources, each with what it asks for."""
     target_host: str | None = None
     allow_same_host: bool = False
     max_attempts: int = 3
     rules: Rules = field(default_factory=Rules)
 
     def place(self, cell: str, host: str) -> str:
-        """Name a host to people, see `place`."""
+        """Return the host's name for people, see `place`."""
         return place(self.source_cell, cell, host)
 
     def is_source(self, cell: str, host: str) -> bool:
@@ -86,17 +87,17 @@ class MoveRequest:
 
     @property
     def zone(self) -> str | None:
-        """The availability zone that the server's owner asked for: it stays in it."""
+        """Return the availability zone that the server's owner asked for, which the server never leaves."""
         return self._spec.get("availability_zone") or None
 
     @property
     def project(self) -> str:
-        """The id of the project that the server belongs to."""
+        """Return the id of the project that the server belongs to."""
         return str(self._spec.get("project_id") or "")
 
     @property
     def group(self) -> ServerGroup | None:
-        """The server's group."""
+        """Return the server's group; None where it is in no group."""
         found = _data(self._spec.get("instance_group"))
         if not found:
             return None
@@ -107,18 +108,18 @@ class MoveRequest:
 
     @property
     def extra_specs(self) -> Mapping[str, Any]:
-        """The flavor's extra specs."""
+        """Return the flavor's extra specs."""
         return self.flavor.get("extra_specs") or {}
 
     @property
     def required_traits(self) -> set[str]:
-        """The traits that the server's flavor or image requires of its host."""
+        """Return the traits that the server's flavor or image requires of its host."""
         properties = _data(_data(self._spec.get("image")).get("properties"))
         return _traits(self.extra_specs, "", "required") | set(properties.get("traits_required") or ())
 
     @property
     def forbidden_traits(self) -> set[str]:
-        """The traits that the server's flavor forbids; an image of Nova's can forbid none."""
+        """Return the traits that the server's flavor forbids; in Nova an image cannot forbid a trait."""
         return _traits(self.extra_specs, "", "forbidden")
 
     @property
@@ -127,12 +128,15 @@ class MoveRequest:
 
 
 def place(own: str, cell: str, host: str) -> str:
-    """Name a host to people: one of another cell than the server's ``own`` with it, since names may stand in two."""
+    """Return a host's name for people: HOST in the server's ``own`` cell, CELL/HOST elsewhere.
+
+    Two cells may have hosts of the same name.
+    """
     return host if cell == own else f"{cell}/{host}"
 
 
 def amounts(flavor: Mapping[str, Any], *, boot_from_volume: bool) -> dict[str, int]:
-    """Resource class → amount of the unnamed group; MEMORY_MB in MiB, DISK_GB in GiB, as Nova counts them.
+    """Return the amount of each resource class that the flavor asks for: MEMORY_MB in MiB, DISK_GB in GiB.
 
     The flavor's extra specs ``resources:CLASS`` replace what the flavor's own fields say, and 0 takes a class away.
     """
@@ -157,11 +161,12 @@ def query(
     isolated_aggregates: Iterable[str] = (),
     unknown_traits: Iterable[str] = (),
 ) -> list[tuple[str, str]]:
-    """The pairs of ``GET /allocation_candidates``, in a fixed order.
+    """Return the parameters of ``GET /allocation_candidates`` as pairs in a fixed order.
 
-    ``target_provider`` is the compute node of a host that was named; ``zone_aggregates`` are the aggregates' uuids that
-    make the wanted availability zone, ``isolated_aggregates`` those that are kept for other servers.
-    ``unknown_traits``, which no host can have, are forbidden in vain: Placement refuses a query that names them.
+    ``target_provider`` is the compute node of a host that was named. ``zone_aggregates`` are the uuids of the
+    aggregates that make the wanted availability zone, ``isolated_aggregates`` of those that are kept for other servers.
+    ``unknown_traits`` are forbidden traits that Placement does not know. The query leaves them out, since Placement
+    refuses a query that names them, and no host can have them.
     """
     specs = request.extra_specs
     pairs = [("resources", listed(amounts(request.flavor, boot_from_volume=request.boot_from_volume)))]
@@ -200,7 +205,7 @@ def of_ports(ports: Iterable[PortResources]) -> Iterator[tuple[str, str]]:
 
 
 def _data(packed: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The fields of a versioned object of Nova; none of one that is not set."""
+    """Return the fields of a versioned object of Nova; an object that is not set has none."""
     return packed.get("nova_object.data", {}) if packed else {}
 
 
@@ -222,5 +227,5 @@ def _wanted(required: Iterable[str], forbidden: Iterable[str]) -> str:
 
 
 def listed(resources: Mapping[str, Any]) -> str:
-    """Write amounts as Placement's queries have them."""
+    """Return the amounts as Placement's queries write them: CLASS:AMOUNT, separated by commas."""
     return ",".join(f"{name}:{amount}" for name, amount in sorted(resources.items()))

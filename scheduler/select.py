@@ -1,4 +1,7 @@
-"""The choice itself: candidates and hosts in, the best destinations out. No input, no output, no chance."""
+"""Chooses the best destinations from Placement's candidates and the known hosts.
+
+The choice asks no service and no database, and has nothing random in it: the same arguments give the same result.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +32,21 @@ class Destination:
 
 @dataclass(frozen=True)
 class Selection:
-    """The destination and its alternates, best first; and why each other host fell out, by `MoveRequest.place`."""
+    """The destination and its alternates, best first, and the reason against each other host.
+
+    The hosts that were turned down have the names that `MoveRequest.place` gives them.
+    """
 
     chosen: list[Destination]
     rejected: dict[str, Rejection]
 
     def with_reasons(self, reasons: Mapping[str, str]) -> Selection:
-        """The same with other reasons against some hosts."""
+        """Return the same selection with other reasons against these hosts."""
         told = {host: replace(self.rejected[host], reason=reason) for host, reason in reasons.items()}
         return replace(self, rejected=self.rejected | told)
 
     def as_dict(self) -> dict[str, Any]:
-        """The selection as JSON: ``chosen`` (cell, host, node, provider, request), ``rejected`` (filter, reason)."""
+        """Return JSON of ``chosen`` (cell, host, node, provider, request) and ``rejected`` (filter, reason)."""
         return asdict(self)
 
 
@@ -55,7 +61,10 @@ def _no_offer(request: MoveRequest, host: HostState) -> str:
 
 
 def select(request: MoveRequest, candidates: Sequence[Candidate], hosts: Sequence[HostState]) -> Selection:
-    """At most ``max_attempts`` destinations by weight, equal ones by name. A named host is the only one looked at."""
+    """Return at most ``max_attempts`` destinations, the heaviest first, equal ones by name.
+
+    Where the request names a host, no other host is looked at.
+    """
     # Placement lists a host once for each way to meet the request; like Nova, the first is taken.
     offers: dict[str, Candidate] = {}
     for candidate in candidates:

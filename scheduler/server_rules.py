@@ -1,6 +1,7 @@
-"""What a server, its ports and its hosts must be so that it can be moved, confirmed or reverted.
+"""Holds a server, its ports and its hosts against the rules for a move, a confirm and a revert.
 
-Each function is one rule: None when it holds, else one sentence that names the thing, the rule and the mend.
+Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
+sentence that names the thing, the rule and the mend.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ WAITED: Final = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
 STOOD: Final = frozenset(
     {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
 )
-"""What `droveway.engines.operations.waiting` takes back."""
+"""The states of a server and of its migration from which `move settle` lets the move wait again."""
 _OWN: Final = frozenset({*RESIZING, TaskState.RESIZE_REVERTING})
-"""Tasks of the move itself, which stand in the rows of a server that waits when its cell was put back from a copy."""
+"""Tasks of the move itself. A server that waits has one of them when its cell was put back from an older copy."""
 
 
 def no_open_move(facts: Facts) -> str | None:
-    """A server has one move at a time."""
+    """Require that no other move of the server is open."""
     if facts.open_move is None:
         return None
     return (
@@ -34,7 +35,7 @@ def no_open_move(facts: Facts) -> str | None:
 
 
 def no_shares(facts: Facts) -> str | None:
-    """No share is attached to the server."""
+    """Require that no share is attached to the server."""
     if not facts.features.shares:
         return None
     return (
@@ -44,7 +45,7 @@ def no_shares(facts: Facts) -> str | None:
 
 
 def no_accelerated_port(facts: Facts) -> str | None:
-    """No port of the server is an accelerator's."""
+    """Require that no port of the server is an accelerator's."""
     for port in facts.ports:
         if port.vnic_type.startswith(_ACCELERATED):
             return (
@@ -55,7 +56,7 @@ def no_accelerated_port(facts: Facts) -> str | None:
 
 
 def only_normal_ports(facts: Facts) -> str | None:
-    """Every port of the server is of vnic type normal, so that it can be bound on any host."""
+    """Require that every port of the server is of vnic type normal, so that it can be bound on any host."""
     for port in facts.ports:
         if port.vnic_type != NORMAL:
             return (
@@ -66,7 +67,7 @@ def only_normal_ports(facts: Facts) -> str | None:
 
 
 def binds_ports_twice(facts: Facts) -> str | None:
-    """Neutron has the extension binding-extended, by which a server's ports are bound to two hosts at once."""
+    """Require that Neutron has the extension binding-extended, which binds a server's ports to two hosts at once."""
     if facts.binds_twice:
         return None
     return (
@@ -77,7 +78,7 @@ def binds_ports_twice(facts: Facts) -> str | None:
 
 
 def tells_what_ports_ask(facts: Facts) -> str | None:
-    """Neutron has the extension port-resource-request, where the server's ports are guaranteed anything."""
+    """Require that Neutron has the extension port-resource-request, where the server's ports ask for resources."""
     silent = [port for port in facts.ports if not port.tells_request]
     named = next((port.id for port in silent if port.profile.get(ALLOCATION)), None)
     if not silent or (named is None and not facts.holds_for_ports):
@@ -94,7 +95,7 @@ def tells_what_ports_ask(facts: Facts) -> str | None:
 
 
 def no_accelerator(facts: Facts) -> str | None:
-    """The server's flavor asks for no accelerator."""
+    """Require that the server's flavor asks for no accelerator."""
     profile = facts.current.extra_specs.get(ACCELERATORS)
     if profile is None:
         return None
@@ -105,7 +106,7 @@ def no_accelerator(facts: Facts) -> str | None:
 
 
 def no_bound_devices(facts: Facts) -> str | None:
-    """The server has no device of its host: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
+    """Require that the server has no host device: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
     features = facts.features
     held = (
         (features.numa, "CPUs and memory placed in NUMA cells of its host"),
@@ -124,7 +125,7 @@ def no_bound_devices(facts: Facts) -> str | None:
 
 
 def in_a_movable_state(facts: Facts) -> str | None:
-    """The server is active or stopped."""
+    """Require that the server is active or stopped."""
     server = facts.server
     if server.vm_state in MOVABLE:
         return None
@@ -136,7 +137,7 @@ def in_a_movable_state(facts: Facts) -> str | None:
 
 
 def without_a_task(facts: Facts) -> str | None:
-    """Nothing else is being done to the server."""
+    """Require that the server has no task: nothing else is being done to it."""
     server = facts.server
     if server.task_state is None:
         return None
@@ -147,14 +148,14 @@ def without_a_task(facts: Facts) -> str | None:
 
 
 def was_launched(facts: Facts) -> str | None:
-    """The server was started at least once."""
+    """Require that the server was started at least once."""
     if facts.server.launched:
         return None
     return f"server {facts.server.name} was never started, so there is nothing to move: build it first"
 
 
 def is_on_a_host(facts: Facts) -> str | None:
-    """The server is on a host."""
+    """Require that the server is on a host."""
     if facts.server.host is not None:
         return None
     return (
@@ -164,7 +165,7 @@ def is_on_a_host(facts: Facts) -> str | None:
 
 
 def source_is_up(facts: Facts) -> str | None:
-    """The worker of the server's host is up; that the host is disabled does not matter."""
+    """Require that the worker of the server's host is up; the host may be disabled."""
     server = facts.server
     forced = facts.source is not None and facts.source.forced_down
     if server.host in facts.up and not forced:
@@ -173,7 +174,7 @@ def source_is_up(facts: Facts) -> str | None:
         f"host {server.host}, which server {server.name} is on, is {'forced down' if forced else 'down'}, and a server "
         f"is only moved from a host whose worker is up: "
         + (
-            f"its disks are there, so let Nova evacuate it, or bring the host back, then droveway host enable "
+            f"let Nova evacuate the server, or bring the host back, which has its disks, then droveway host enable "
             f"{server.host}"
             if forced
             else f"start it, then droveway host show {server.host}"
@@ -182,7 +183,7 @@ def source_is_up(facts: Facts) -> str | None:
 
 
 def target_is_another_host(facts: Facts) -> str | None:
-    """A host that is named is not the server's own, unless that one's hypervisor can migrate to itself."""
+    """Require that a named host is not the server's own, unless its hypervisor can migrate a server to its own host."""
     server, target = facts.server, facts.target
     if target is None or target.name != server.host or facts.same_host_cold_migrate:
         return None
@@ -193,7 +194,7 @@ def target_is_another_host(facts: Facts) -> str | None:
 
 
 def target_is_in_its_cell(facts: Facts) -> str | None:
-    """A host or a cell that is named is in the server's own cell, unless servers may leave theirs."""
+    """Require that a named host or cell is that of the server's own cell, unless servers may leave their cell."""
     server, target = facts.server, facts.target
     if target is not None and facts.to_cell not in (None, target.cell):
         return (
@@ -214,7 +215,7 @@ def target_is_in_its_cell(facts: Facts) -> str | None:
 
 
 def target_cell_takes_servers(facts: Facts) -> str | None:
-    """A cell that the server goes to is enabled."""
+    """Require that the cell which the server goes to is enabled."""
     if not facts.leaves_cell or not facts.cell_disabled:
         return None
     return (
@@ -224,7 +225,7 @@ def target_cell_takes_servers(facts: Facts) -> str | None:
 
 
 def target_cell_answers(facts: Facts) -> str | None:
-    """The database of a cell that the server goes to answers."""
+    """Require that the database of the cell which the server goes to answers."""
     if facts.cell not in facts.cells_away:
         return None
     return (
@@ -234,18 +235,21 @@ def target_cell_answers(facts: Facts) -> str | None:
 
 
 def crosses_whole(facts: Facts) -> str | None:
-    """Nothing of a server that goes to another cell exists in its own cell alone."""
+    """Require that everything of a server which leaves its cell can leave it."""
     return facts.bound_to_cell or None
 
 
 def target_cell_has_no_copy(facts: Facts) -> str | None:
-    """A cell that the server goes to has no rows of it yet, and no super conductor of Nova is up beside a move."""
+    """Require that the target cell has no rows of the server yet, and that no super conductor of Nova is up.
+
+    A super conductor would break the move of a server that a user confirms, reverts or deletes through Nova.
+    """
     why = facts.other_cells.get(facts.cell) if facts.leaves_cell else None
     return f"server {facts.server.name} cannot go to cell {facts.cell}: {why}" if why else None
 
 
 def target_takes_servers(facts: Facts) -> str | None:
-    """A host that is named is enabled and up."""
+    """Require that a named host is enabled and up."""
     target = facts.target
     if target is None:
         return None
@@ -260,17 +264,17 @@ def target_takes_servers(facts: Facts) -> str | None:
 
 
 def holds_its_allocation(facts: Facts) -> str | None:
-    """Placement holds what the server uses on its host."""
+    """Require that the server has an allocation in Placement for what it uses on its host."""
     if facts.holds_allocation:
         return None
     return (
         f"server {facts.server.name} holds no allocation on host {facts.server.host} in Placement, and a move "
-        "keeps the books only when they are right: droveway audit says what is wrong"
+        "needs the right allocation to begin with: droveway audit says what is wrong"
     )
 
 
 def waits_to_be_ended(facts: EndFacts) -> str | None:
-    """The server is resized, and nothing but the delete that waits for the confirm is being done to it."""
+    """Require that the server is resized and has no task; the task of a delete that waits for the confirm may stand."""
     server = facts.server
     task_ok = server.task_state is None or (facts.deleting and server.task_state == TaskState.DELETING)
     if server.vm_state == VmState.RESIZED and task_ok and server.launched:
@@ -283,7 +287,7 @@ def waits_to_be_ended(facts: EndFacts) -> str | None:
 
 
 def has_a_finished_migration(facts: EndFacts) -> str | None:
-    """The migration of the move is finished."""
+    """Require that the migration of the move is finished."""
     if facts.migration == MigrationStatus.FINISHED:
         return None
     return (
@@ -293,7 +297,7 @@ def has_a_finished_migration(facts: EndFacts) -> str | None:
 
 
 def _way_out(facts: EndFacts) -> str:
-    """Name the command that lets the server wait again, where it is one that it takes."""
+    """Return what the operator can do so that the server waits for its confirm or revert again."""
     server, reverting = facts.server, facts.migration == MigrationStatus.REVERTING
     if server.task_state == TaskState.DELETING:
         return "it is being deleted"
@@ -317,7 +321,7 @@ def _way_out(facts: EndFacts) -> str:
 
 
 def source_can_clean_up(facts: EndFacts) -> str | None:
-    """The worker of the source, which has the other copy, is up, or a person declared that host down."""
+    """Require that the worker of the source, which has the other copy, is up, or that the source is declared down."""
     if facts.source_up or facts.source_gone:
         return None
     return (
@@ -327,7 +331,7 @@ def source_can_clean_up(facts: EndFacts) -> str | None:
 
 
 def destination_shows_its_copy(facts: EndFacts) -> str | None:
-    """The host that the server is on is not declared down, unless the source is too, or the server is to be deleted."""
+    """Require that the server's host is not declared down, unless the source is too, or the server is to be deleted."""
     if facts.destination_up or facts.deleting or not facts.destination_gone or facts.source_gone:
         return None
     return (
@@ -342,7 +346,7 @@ def destination_shows_its_copy(facts: EndFacts) -> str | None:
 
 
 def source_can_take_back(facts: EndFacts) -> str | None:
-    """The source, which has the disks to go back to, is not declared down, or another host can get them."""
+    """Require that the source, which has the old disks, is not declared down, or that another host can get them."""
     if not facts.source_gone or facts.elsewhere is None:
         return None
     if facts.destination_gone:
@@ -350,7 +354,8 @@ def source_can_take_back(facts: EndFacts) -> str | None:
             f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}, "
             f"and no other host can get the server's disks ({facts.elsewhere}): "
             "start the worker of one that comes back, then droveway host enable that host and ask again; "
-            f"droveway move confirm {facts.move} leaves the server where it is, and each copy until both are back"
+            f"droveway move confirm {facts.move} leaves the server where it is; each host keeps its copy until "
+            "both are back"
         )
     return (
         f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "
@@ -360,7 +365,7 @@ def source_can_take_back(facts: EndFacts) -> str | None:
 
 
 def destination_can_let_go(facts: EndFacts) -> str | None:
-    """The worker of the host that the server is on, which has to stop its guest, is up, or that host declared down."""
+    """Require that the worker of the server's host, which stops the guest, is up, or that the host is declared down."""
     if facts.destination_up or facts.destination_gone:
         return None
     return (

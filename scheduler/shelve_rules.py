@@ -1,6 +1,7 @@
-"""What a server and its image must be so that it can be shelved or unshelved.
+"""Holds a server and its image against the rules for a shelve and an unshelve.
 
-Each function is one rule: None when it holds, else one sentence that names the thing, the rule and the mend.
+Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
+sentence that names the thing, the rule and the mend.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from droveway.persistence.nova.vm_states import MOVABLE, VmState
 from droveway.scheduler.facts import Facts
 
 _WITH_MEMORY = {VmState.PAUSED: "unpause", VmState.SUSPENDED: "resume"}
-"""The vm_states in which only the host holds the guest's memory, and Nova's command that ends each."""
+"""The vm_states in which the host holds the guest's memory, each with Nova's command that ends it."""
 
 
 def can_be_shelved(facts: Facts) -> str | None:
-    """A server to be shelved is active or stopped; the memory of a paused or suspended one is in no image."""
+    """Require that a server to be shelved is active or stopped; no image holds the memory of a paused server."""
     server = facts.server
     state = server.vm_state
     if state in MOVABLE:
@@ -38,7 +39,7 @@ def can_be_shelved(facts: Facts) -> str | None:
 
 
 def gives_up_its_ephemeral_disk(facts: Facts) -> str | None:
-    """A server with an ephemeral disk is shelved only by whoever gives up what that holds."""
+    """Require that a shelve gives up the contents of the server's ephemeral disk, if it has one."""
     size = facts.current.ephemeral_gb
     if not size or facts.discards_ephemeral:
         return None
@@ -49,7 +50,7 @@ def gives_up_its_ephemeral_disk(facts: Facts) -> str | None:
 
 
 def has_no_config_drive(facts: Facts) -> str | None:
-    """The server has no config drive."""
+    """Require that the server has no config drive."""
     if not facts.features.config_drive:
         return None
     return (
@@ -59,7 +60,7 @@ def has_no_config_drive(facts: Facts) -> str | None:
 
 
 def image_can_be_kept(facts: Facts) -> str | None:
-    """Where the server's root disk is no volume, an image service is configured, which holds it meanwhile."""
+    """Require that an image service is configured, which holds the root disk, unless that disk is a volume."""
     if facts.server.boots_from_volume or facts.has_image_service:
         return None
     return (
@@ -69,7 +70,7 @@ def image_can_be_kept(facts: Facts) -> str | None:
 
 
 def is_offloaded(facts: Facts) -> str | None:
-    """A server to be unshelved is offloaded: it is on no host."""
+    """Require that a server to be unshelved is offloaded: it is on no host."""
     server = facts.server
     if server.vm_state == VmState.SHELVED_OFFLOADED and server.host is None:
         return None
@@ -90,17 +91,17 @@ def is_offloaded(facts: Facts) -> str | None:
 
 
 def holds_nothing(facts: Facts) -> str | None:
-    """Placement holds nothing of a server that is on no host."""
+    """Require that a server to be unshelved has no allocation in Placement."""
     if not facts.holds_anything:
         return None
     return (
-        f"server {facts.server.name} is on no host and holds an allocation in Placement all the same, and a move keeps "
-        "the books only when they are right: droveway audit says what is wrong"
+        f"server {facts.server.name} is on no host and holds an allocation in Placement all the same, and a move needs "
+        "the right allocation to begin with: droveway audit says what is wrong"
     )
 
 
 def its_image_is_whole(facts: Facts) -> str | None:
-    """The image that holds a shelved server's root disk exists and is active."""
+    """Require that the image that holds a shelved server's root disk exists and is active."""
     server, image = facts.server, facts.features.shelved_image
     if server.boots_from_volume or (image is not None and facts.image_status == ACTIVE):
         return None

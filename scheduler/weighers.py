@@ -1,4 +1,8 @@
-"""Which of the hosts that pass is best: Nova's weighers, each spread over 0 to 1 and multiplied."""
+"""Weighs the hosts that passed the filters, as Nova does.
+
+The values of each weigher are spread over 0 to 1 and multiplied by its configured multiplier. A host's weight is the
+sum. In this module an option is a host that may be chosen, with Placement's candidate for it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ SOFT_ANTI_AFFINITY: Final = "soft-anti-affinity"
 
 
 def weights(request: MoveRequest, options: Sequence[Option]) -> list[float]:
-    """The weight of each option, in their order: the higher the better."""
+    """Return the weight of each option, in their order: the higher, the better."""
     total = [0.0] * len(options)
     for name, weigher in WEIGHERS.items():
         shares = _spread([weigher(request, option) for option in options])
@@ -29,7 +33,11 @@ def weights(request: MoveRequest, options: Sequence[Option]) -> list[float]:
 
 
 def _multiplier(request: MoveRequest, name: str, host: HostState) -> float:
-    """The option's value, or the least that an aggregate of the host gives; one that is no number is not heeded."""
+    """Return the multiplier of a weigher for a host.
+
+    It is the least that the metadata of the host's aggregates give, else the configured one. Metadata that is no number
+    is passed over, as Nova does.
+    """
     option = f"{name}_weight_multiplier"
     found = []
     for metadata in host.aggregates.values():
@@ -39,32 +47,35 @@ def _multiplier(request: MoveRequest, name: str, host: HostState) -> float:
 
 
 def ram(_request: MoveRequest, option: Option) -> float:
-    """Free memory in MiB."""
+    """Return the free memory in MiB."""
     return _free(option, "MEMORY_MB")
 
 
 def cpu(_request: MoveRequest, option: Option) -> float:
-    """Free virtual CPUs."""
+    """Return the free virtual CPUs."""
     return _free(option, "VCPU")
 
 
 def disk(_request: MoveRequest, option: Option) -> float:
-    """Free disk in GiB."""
+    """Return the free disk in GiB."""
     return _free(option, "DISK_GB")
 
 
 def soft_affinity(request: MoveRequest, option: Option) -> float:
-    """How many servers of a soft-affinity group are here."""
+    """Count the servers of the soft-affinity group that are on the host."""
     return _members(request, option, SOFT_AFFINITY)
 
 
 def soft_anti_affinity(request: MoveRequest, option: Option) -> float:
-    """The fewer servers of a soft-anti-affinity group are here the better."""
+    """Count the servers of the soft-anti-affinity group on the host, negated: the fewer, the better."""
     return -_members(request, option, SOFT_ANTI_AFFINITY)
 
 
 def cross_cell_move(request: MoveRequest, option: Option) -> float:
-    """Whether the host is in the server's own cell, so that a move stays in it unless a filter leaves only others."""
+    """Return 1 for a host in the server's own cell and -1 for one in another.
+
+    So a move stays in its cell unless the filters leave only hosts of other cells.
+    """
     return 1.0 if option[0].cell == request.source_cell else -1.0
 
 
@@ -76,7 +87,7 @@ WEIGHERS: Final[dict[str, Weigher]] = {
     "soft_anti_affinity": soft_anti_affinity,
     "cross_cell_move": cross_cell_move,
 }
-"""By their names in `droveway.conf.scheduler`."""
+"""The weighers by their names in `droveway.conf.scheduler`."""
 
 
 def _free(option: Option, resource: str) -> float:
@@ -93,6 +104,6 @@ def _members(request: MoveRequest, option: Option, policy: str) -> float:
 
 
 def _spread(values: Sequence[float]) -> list[float]:
-    """The values over 0 to 1; all 0 when there is nothing to choose between them."""
+    """Spread the values over 0 to 1; all become 0 when they are equal."""
     least, most = min(values, default=0.0), max(values, default=0.0)
     return [(value - least) / (most - least) if most > least else 0.0 for value in values]

@@ -1,1 +1,1 @@
-"""The services of a lab: Placement itself, in process, and small local ones for ports, volumes and images."""
+"""Runs the services of a lab in its process: the real Placement, and small ones for ports, volumes and images."""

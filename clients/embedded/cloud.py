@@ -1,4 +1,4 @@
-"""The clients of a lab's services, the same classes as those of a real cloud."""
+"""Makes the clients of a lab's services, by the same classes as those of a real cloud."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class EmbeddedCloud(Cloud):
     network_root: LocalService
 
     def add_network_host(self, host: str, devices: Mapping[str, Mapping[str, Any]] = NO_DEVICES) -> None:
-        """Let ports be bound on the host: a real Neutron learns this from the host's agent.
+        """Let ports be bound on the host; a real Neutron learns this from the host's agent.
 
-        ``devices``: bridge → ``physical_network`` and whether what it can give is ``reported``; the agent's name is
-        empty.
+        ``devices`` maps each bridge of the agent to its ``physical_network``, and to whether the agent has ``reported``
+        the bridge's resources. The key of the agent itself is empty.
         """
         self.network_root.request(f"/hosts/{host}", "PUT", json={"devices": devices})
 
     def tell_legacy(self, port: str) -> None:
-        """Let what the port asks for be told as by a Neutron without port-resource-request-groups."""
+        """Show what the port asks for in the legacy format, as a Neutron without port-resource-request-groups does."""
         self.network_root.request(f"/ports/{port}/format", "PUT", json={"legacy": True})
 
     def set_extension(self, name: str, *, missing: bool) -> None:
@@ -46,7 +46,7 @@ class EmbeddedCloud(Cloud):
         self.network_root.request(f"/extensions/{name}", "PUT", json={"missing": missing})
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         self.network_root.close()
 
 

@@ -1,6 +1,6 @@
 """Keeps what a lab's Neutron knows of physical networks, QoS policies and the providers that its agents report.
 
-Ids of groups and providers are made as Neutron makes them.  A changed policy changes what the port's server holds.
+It makes the ids of groups and providers as Neutron does. A changed policy changes the allocations of the port's server.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ AGENT_TYPE: Final = "Open vSwitch agent"
 
 _TUNNEL_TRAIT: Final = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
 _NAMESPACE: Final = uuid.UUID("87ee7d5c-73bb-11e8-9008-c4d987b2a692")
-"""The one below which Neutron's openvswitch driver makes the ids of providers."""
+"""The namespace in which Neutron's openvswitch driver makes the ids of providers."""
 
 _ROUNDS: Final = 10
-"""So often is a consumer written before the change of a policy is refused."""
+"""How often the allocations are written before the change of a policy is refused."""
 
 _BANDWIDTH: Final = "bandwidth"
 _PACKETS: Final = "packets"
@@ -80,11 +80,11 @@ class PortPolicy(Base):
     port: Mapped[str] = mapped_column(ForeignKey("ports.id", ondelete="CASCADE"), primary_key=True)
     policy: Mapped[str] = mapped_column(ForeignKey("qos_policies.id"))
     legacy: Mapped[bool] = mapped_column(default=False)
-    """Whether what it asks for is told as by a Neutron without port-resource-request-groups."""
+    """Whether it is shown in the legacy format, as by a Neutron without port-resource-request-groups."""
 
 
 class Device(Base):
-    """A provider of a host as its agent reports it: a bridge, or with an empty name the agent itself."""
+    """A provider of a host as its agent reports it: a bridge, or the agent itself, which has an empty name."""
 
     __tablename__ = "network_devices"
 
@@ -92,7 +92,7 @@ class Device(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     physical_network: Mapped[str]
     reported: Mapped[bool]
-    """Whether the agent reports what it has to give."""
+    """Whether the agent reports its resources."""
 
 
 _RULES_OF: Final = select(RuleRow).where(RuleRow.policy == bindparam("policy")).order_by(RuleRow.kind, RuleRow.id)
@@ -161,7 +161,7 @@ def _post_rule(request: Request, noun: str, kind: str, amount: str) -> Answer:
 
 
 def put_devices(request: Request, host: str) -> None:
-    """Let the host's agent report its bridges and itself, as a heartbeat does."""
+    """Store the bridges that the host's agent reports, and the agent itself, as a heartbeat does."""
     for row in request.session.scalars(_DEVICES_OF, {"host": host}).all():
         request.session.delete(row)
     request.session.flush()
@@ -183,10 +183,10 @@ def set_policy(session: Session, port: Port, policy: str | None) -> None:
 def change_policy(
     request: Request, placement: Placement, port: Port, active: Binding | None, policy: str | None
 ) -> None:
-    """Give the port another QoS policy, or none, and let its server hold what that guarantees, as Neutron does.
+    """Give the port another QoS policy, or none, and change its server's allocations accordingly, as Neutron does.
 
-    What the profile of the active binding does not name stays as it was.  Raises RefusalError, as Neutron refuses,
-    where the server holds nothing of a provider that the profile names, and where the provider has not enough.
+    Allocations of providers that the profile of the active binding does not name stay. Raises RefusalError, as Neutron
+    refuses, when the server has no allocation of a provider that the profile names, or the provider has not enough.
     """
     session = request.session
     old = resource_request(session, port)
@@ -218,7 +218,7 @@ def _by_kind(port: Port, told: Mapping[str, Any] | None) -> dict[bool, dict[str,
 
 
 def _hold(placement: Placement, server: str, changes: Mapping[str, Mapping[str, int]]) -> None:
-    """Add the changes (provider → class → amount) to what the server holds; once more where somebody else wrote it."""
+    """Add the changes (provider → class → amount) to the server's allocations; repeats it after another writer."""
     for _ in range(_ROUNDS):
         found = placement.allocations(server)
         held = {provider: dict(amounts) for provider, amounts in found.allocations.items()}
@@ -247,14 +247,14 @@ def _hold(placement: Placement, server: str, changes: Mapping[str, Mapping[str, 
 
 
 def set_format(session: Session, port: Port, *, legacy: bool) -> None:
-    """Tell what the port asks for in the legacy format, or in groups."""
+    """Set whether Neutron shows what the port asks for in the legacy format or in groups."""
     row = session.scalar(_POLICY_OF, {"port": port.id})
     if row is not None:
         row.legacy = legacy
 
 
 def resource_request(session: Session, port: Port) -> dict[str, Any] | None:
-    """Return what the port asks of Placement, as Neutron tells it."""
+    """Return what the port asks of Placement, as Neutron shows it."""
     its = session.scalar(_POLICY_OF, {"port": port.id})
     if its is None:
         return None
@@ -272,7 +272,7 @@ def resource_request(session: Session, port: Port) -> dict[str, Any] | None:
 
 
 def serves(session: Session, port: Port, host: str, profile: dict[str, Any]) -> bool:
-    """Tell whether the host's agent can bind the port: it reaches its network, and reports each provider it names."""
+    """Say whether the host's agent can bind the port: it reaches the network and reports the profile's providers."""
     network = session.scalar(_NETWORK, {"id": port.network_id})
     named = profile.get("allocation")
     if network is None and not named:

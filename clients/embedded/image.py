@@ -1,4 +1,4 @@
-"""Images for a lab, with the answers and refusals of Glance. An image's bytes are a file."""
+"""Keeps the images of a lab, with the answers and refusals of Glance; an image's bytes are a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from droveway.clients.embedded.services import Answer, ImageRow, LocalService, R
 from droveway.clients.image import ACTIVE, CHUNK, QUEUED, SAVING
 
 _COLUMNS: Final = ("id", "name", "min_disk", "container_format")
-"""What a request says that has a column, or no place; all else is kept as properties, and so told again."""
+"""The keys of a request that have a column or are dropped; all other keys are kept and shown as properties."""
 
 _DEFAULTS: Final = {"disk_format": "raw", "owner": None, "visibility": "shared"}
 _NO_DATA: Final = {"os_hash_algo": None, "os_hash_value": None}
@@ -26,7 +26,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]+)-")
 
 
 def image_service(engine: Engine, folder: Path) -> LocalService:
-    """The service; each image's bytes lie in ``folder``."""
+    """Return the service; each image's bytes lie in ``folder``."""
     service = _Images(folder)
     return LocalService(
         engine,
@@ -44,9 +44,10 @@ def image_service(engine: Engine, folder: Path) -> LocalService:
 
 
 class _Images:
-    """What a lab's Glance does with one request.
+    """Answers the requests to a lab's Glance.
 
-    Bytes come into ``ID.part``, which its writer holds locked: the kernel frees the lock of one that was killed.
+    An upload is written to ``ID.part``, which its writer has locked. The kernel frees the lock of a writer that is
+    killed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +82,7 @@ class _Images:
         return Answer(204)
 
     def upload(self, transfer: Transfer) -> Answer:
-        """Take the bytes while no transaction is open, then make the image active in one."""
+        """Store the bytes while no transaction is open, then make the image active in one transaction."""
         if transfer.data is None:
             raise RefusalError(400, f"no data was sent for the image {transfer.names['image']}")
         with self._writing(transfer.names["image"]) as part:
@@ -122,7 +123,7 @@ class _Images:
 
     @contextlib.contextmanager
     def _writing(self, image: str) -> Iterator[int]:
-        """The image's part, open and locked; the refusal 409 while another writer holds it."""
+        """Open and lock the image's part; raises the refusal 409 while another writer has it locked."""
         path = self._part(image)
         part = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -130,7 +131,7 @@ class _Images:
                 fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RefusalError(409, f"the image {image} is being uploaded") from None
-            if not _is_at(part, path):  # its writer has just ended
+            if not _is_at(part, path):  # the other writer has just ended
                 raise RefusalError(409, f"the image {image} was being uploaded")
             try:
                 yield part
@@ -159,7 +160,7 @@ class _Images:
     def _view(self, image: ImageRow) -> dict[str, Any]:
         status = image.status
         if status == SAVING and not self._has_writer(image.id):
-            status = QUEUED  # as Glance has one whose upload broke off
+            status = QUEUED  # as in Glance after an upload that broke off
         return {
             **_DEFAULTS,
             **_NO_DATA,
@@ -175,7 +176,7 @@ class _Images:
 
 
 def _write(part: int, data: Any) -> tuple[int, str]:
-    """Write all that comes, durably; returns its size and its checksum."""
+    """Write and sync the data; returns its size in bytes and its checksum."""
     whole = hashlib.sha512()
     parts = iter(lambda: data.read(CHUNK), b"") if hasattr(data, "read") else cast("Iterable[bytes]", data)
     with os.fdopen(part, "wb", closefd=False) as file:
@@ -188,7 +189,7 @@ def _write(part: int, data: Any) -> tuple[int, str]:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file is the one that the path names."""
+    """Say whether the path still names the open file."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:

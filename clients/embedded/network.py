@@ -1,4 +1,4 @@
-"""Ports and their bindings for a lab, with the answers and refusals of Neutron's binding-extended."""
+"""Keeps the ports of a lab and their bindings, with the answers and refusals of Neutron's binding-extended."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from droveway.clients.placement import Placement
 
 
 def network_service(engine: Engine, placement: Placement) -> LocalService:
-    """The service; ``placement`` is where it changes what servers hold, as a real one does for changed QoS policies.
+    """Return the service; in ``placement`` it changes allocations when a QoS policy changes, as Neutron does.
 
-    Three requests are its own: `PUT /hosts/NAME`, where a real Neutron learns of hosts from their agents,
-    `PUT /ports/ID/format`, where one that is old enough tells what ports ask for in the legacy format, and
-    `PUT /extensions/NAME`, where one lacks an extension.
+    Neutron does not have three of its requests. `PUT /hosts/NAME` adds a host, of which Neutron learns from its agent.
+    `PUT /ports/ID/format` makes it show what a port asks for in the legacy format, as an old Neutron does.
+    `PUT /extensions/NAME` takes an extension away.
     """
     return LocalService(
         engine,
@@ -60,7 +60,7 @@ def network_service(engine: Engine, placement: Placement) -> LocalService:
 
 
 class MissingExtension(Base):
-    """An extension that this Neutron lacks, of those that a lab's has."""
+    """An extension that was taken away from this Neutron."""
 
     __tablename__ = "missing_extensions"
 
@@ -96,7 +96,7 @@ def _lacks(request: Request, name: str) -> bool:
 
 
 def _extended(handler: Handler) -> Handler:
-    """Answer as a Neutron that has no such path, where the extension is missing that brings it."""
+    """Answer 404, as Neutron does for a path whose extension is missing."""
 
     def handle(request: Request) -> Answer:
         if _lacks(request, BINDING_EXTENDED):
@@ -185,7 +185,7 @@ def _post_binding(request: Request) -> Answer:
     name = request.names["port"]
     port = request.session.get(Port, name)
     if port is None:
-        # A defect of Neutron's.
+        # Neutron answers 500 here, by a defect.
         raise RefusalError(500, f"the port {name} could not be found", kind="HTTPInternalServerError")
     body = request.body["binding"]
     binding = _bind(request, port, body["host"], body.get("profile") or {})
@@ -198,7 +198,7 @@ def _put_binding(request: Request) -> Answer:
     profile = request.body["binding"]["profile"]
     binding.profile = profile
     port.revision += 1
-    # Neutron looks at the active one alone, and keeps what it could not bind.
+    # Neutron checks the active binding alone, and keeps a binding that failed.
     if binding.status == ACTIVE and not _serves(request, port, binding.host, profile):
         refusal = _refusal(port, binding.host)
         return Answer(refusal.status, refusal.body())
@@ -254,9 +254,10 @@ def _refusal(port: Port, host: str) -> RefusalError:
 
 
 def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any] | None) -> None:
-    """Let the active binding be on this host, or on none; a host without an agent fails in what the port shows.
+    """Move the active binding to this host, or to none.
 
-    ``profile``: None for the one that it has.
+    On a host without an agent the request succeeds, and the port shows that its binding has failed. ``profile``: None
+    keeps the present one.
     """
     active = _active(request, port)
     if any(other.host == host for other in _bindings_of(request, port) if other is not active):
@@ -268,7 +269,7 @@ def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any] 
 
 
 def _active(request: Request, port: Port) -> Binding:
-    """Return the port's active binding; an unbound port has one to no host."""
+    """Return the port's active binding; an unbound port has an active binding without a host."""
     for binding in _bindings_of(request, port):
         if binding.status == ACTIVE:
             return binding
@@ -300,7 +301,7 @@ def _port_view(request: Request, port: Port) -> dict[str, Any]:
     }
     if not _lacks(request, RESOURCE_REQUEST):
         view["resource_request"] = guaranteed.resource_request(request.session, port)
-    # As Neutron: of a port without an active binding it shows no key that begins with binding.
+    # As in Neutron, a port without an active binding shows no key that begins with binding.
     for binding in _bindings_of(request, port):
         if binding.status == ACTIVE:
             view |= {

@@ -1,4 +1,4 @@
-"""The nodes of an embedded ZooKeeper: zake's, found by an index instead of by a look through all there are."""
+"""Stores the nodes of an embedded ZooKeeper as zake does, with an index that finds them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zake.fake_storage import ROOT_PATH, FakeStorage
 
 
 class Nodes(dict[str, Any]):
-    """Nodes by their paths, and the paths below each."""
+    """Holds nodes by their paths, and an index of the paths below each."""
 
     def __init__(self, nodes: dict[str, Any]) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Nodes(dict[str, Any]):
             del self._below[parent]
 
     def pop(self, path: str, *default: Any) -> Any:
-        """Take the node away and return it."""
+        """Remove the node and return it."""
         if path not in self:
             return super().pop(path, *default)
         node = self[path]
@@ -41,12 +41,16 @@ class Nodes(dict[str, Any]):
         return node
 
     def below(self, path: str) -> list[str]:
-        """The paths right below this one."""
+        """Return the paths right below this one."""
         return list(self._below.get(path, ()))
 
 
 class Store(FakeStorage):
-    """zake looks at every node for each relative and at every session for each change: a tenth of a move."""
+    """Zake's store with an index and with watches checked by path.
+
+    Zake looks through all nodes for the parents and children of one, and through all sessions for each change. That
+    took a tenth of the time of a move.
+    """
 
     _paths: Nodes
     _sequences: dict[str, int]
@@ -56,7 +60,7 @@ class Store(FakeStorage):
         self._paths = Nodes(self._paths)
 
     def get_children(self, path: str, only_direct: bool = True) -> dict[str, Any]:
-        """The nodes below the path, by their paths."""
+        """Return the nodes below the path, by their paths."""
         with self.lock:
             found = self._paths.below(path)
             if not only_direct:
@@ -65,14 +69,14 @@ class Store(FakeStorage):
             return {other: self._paths[other] for other in found}
 
     def get_parents(self, path: str) -> dict[str, Any]:
-        """The nodes above the path, by their paths."""
+        """Return the nodes above the path, by their paths."""
         above = [path[:end] or ROOT_PATH for end, letter in enumerate(path) if letter == "/" and path != ROOT_PATH]
         with self.lock:
             return {other: self._paths[other] for other in above if other in self._paths}
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Hold the lock; when the block raises, the nodes are those that there were before."""
+        """Hold the lock; when the block raises, the nodes are again those before it."""
         with self.lock:
             paths, sequences = dict(self._paths), dict(self._sequences)
             try:
@@ -82,7 +86,7 @@ class Store(FakeStorage):
                 raise
 
     def inform(self, client: Any, child_watches: Any, data_watches: Any, inform_self: bool = True) -> None:
-        """Fire what was asked to be told of these changes; who asks while this runs sees them anyway."""
+        """Fire the watches that these changes concern; a session that sets one meanwhile sees the changes anyway."""
         with self._client_lock:
             clients = [each for each in self._clients if inform_self or each is not client]
         for each in clients:

@@ -1,6 +1,6 @@
-"""The real Placement service in this process, on one SQLite file, without a socket.
+"""Runs the real Placement service in this process, on one SQLite file, without a socket.
 
-Import this module late: it brings requests and keystoneauth, and the first request brings Placement itself.
+Import this module late: it imports requests and keystoneauth, and the first request imports Placement itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from droveway.errors import Refused
 
 _BASE: Final = "http://placement.invalid"
 
-# Two requests at once that read and then write end in "database is locked", at once and without a wait. Placement also
+# Two requests that read and then write at the same time end in "database is locked", without a wait. Placement also
 # keeps its engine in a global, which is pointed at the database of the request that holds this lock.
 _one_request = threading.RLock()
 
@@ -42,26 +42,26 @@ WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Any]
 
 
 def embedded_placement(database: Path) -> keystone.Session:
-    """A keystoneauth session that leads to a Placement on this SQLite file, made with its schema when missing.
+    """Return a keystoneauth session with a Placement on this SQLite file, which is made when it is missing.
 
     Every process and thread may use the file at the same time: requests are answered one after another, by a lock here
     and a lock file beside the database. Raises `droveway.errors.Refused` at the first request when the directory cannot
     be written.
     """
     http = requests.Session()
-    # Nothing leaves the process, so no proxy and no password file of the environment is looked for at each request.
+    # Nothing leaves the process. Without this, each request would look for a proxy and a password file.
     http.trust_env = False
     http.mount(_BASE, _Transport(database.absolute()))
     return keystone.Session(auth=token_endpoint.Token(_BASE, "admin"), session=http)
 
 
 def disconnect(database: Path) -> None:
-    """Give back this process's connections to the database; it may be forked then, or the file be replaced."""
+    """Close this process's connections to the database; then it may be forked, or the file be replaced."""
     _application(database.absolute()).close()
 
 
 class _Transport(BaseAdapter):
-    """Hands what requests would send to the WSGI application."""
+    """Hands the requests of a session to the WSGI application."""
 
     def __init__(self, database: Path) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ class _Transport(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Nothing is held between two requests."""
+        """Do nothing: nothing is open between two requests."""
 
 
 @contextlib.contextmanager
 def _file_lock(database: Path) -> Iterator[None]:
-    """Keep other processes out. A record lock, since a forked child would inherit and so prolong a flock."""
+    """Keep other processes out by a record lock; a forked child would inherit a flock and so prolong it."""
     try:
         file = database.with_name(f"{database.name}.lock").open("ab")
     except OSError as error:
@@ -107,12 +107,12 @@ class _Application:
         from oslo_config import cfg
         from placement import conf, db_api, policy
 
-        # Without a handler of its own, Python would print Placement's warnings to the operator's terminal.
+        # Without a handler Python would print Placement's warnings to the operator's terminal.
         logging.getLogger("placement").addHandler(logging.NullHandler())
         self._database = database
         settings = cfg.ConfigOpts()
         conf.register_opts(settings)
-        # The connection is a required option, so it has to stand before the settings are parsed.
+        # The connection is a required option, so it is set before the settings are parsed.
         settings.set_default("connection", _url(database), group="placement_database")
         settings([], project="placement", default_config_files=[], default_config_dirs=[])
         settings.set_override("auth_strategy", "noauth2", group="api")
@@ -122,7 +122,7 @@ class _Application:
         policy.init(settings)
 
     def answer(self, request: requests.PreparedRequest) -> tuple[str, list[tuple[str, str]], bytes]:
-        """Status line, headers and content of the application's answer."""
+        """Return the status line, headers and content of the application's answer."""
         if not self._database.exists():
             _create(self._database)
         _require_database(self._database)
@@ -139,7 +139,7 @@ class _Application:
         return *started[-1], content
 
     def close(self) -> None:
-        """Give back every connection."""
+        """Close every connection."""
         self._manager.writer.get_engine().dispose()
 
 
@@ -149,9 +149,9 @@ def _application(database: Path) -> _Application:
 
 
 def _pipeline(settings: Any) -> WsgiApplication:
-    """What Placement's own `placement.deploy` assembles for noauth2.
+    """Assemble the application as `placement.deploy` does for noauth2.
 
-    That module also brings alembic, which every command that asks Placement would wait a fifth of a second for.
+    That module also imports alembic, which would take a fifth of a second of every command that asks Placement.
     """
     from microversion_parse.middleware import MicroversionMiddleware
     from placement import auth, fault_wrap, handler, microversion, requestlog, util
@@ -170,10 +170,11 @@ def _pipeline(settings: Any) -> WsgiApplication:
 
 
 def _require_database(database: Path) -> None:
-    """Placement would answer each request with an internal error that names neither the file nor the mend.
+    """Raise `droveway.errors.Refused` when the file is no database.
 
-    The file is read through SQLite alone: to close it beside SQLite would drop every lock of this process on it. The
-    connection may write: what a killed process had begun is rolled back by whoever reads next.
+    Placement would answer each request with an internal error that names neither the file nor the mend. The file is
+    read by SQLite alone: closing it another way would drop every lock of this process on it. The connection may write,
+    since the next reader rolls back what a killed process had begun.
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True)) as opened:
@@ -191,14 +192,14 @@ def _url(database: Path) -> str:
 
 
 def _manager(shared: Any, database: Path) -> Any:
-    """A manager of transactions on this database, like the one that Placement shares and that has none."""
+    """Make a manager of transactions on this database, like Placement's shared one, which has no database."""
     manager = shared.make_new_manager()
     manager.configure(connection=_url(database))
     return manager
 
 
 def _create(database: Path) -> None:
-    """Make the database under another name first: a half made one is never taken for a whole one."""
+    """Make the database under another name first, so that a half made one is not taken for a whole one."""
     from placement import db_api
     from placement.db.sqlalchemy import migration
     from placement.objects import resource_class, trait
@@ -208,7 +209,7 @@ def _create(database: Path) -> None:
     restore = db_api.placement_context_manager.patch_factory(_manager(db_api.placement_context_manager, new))
     try:
         migration.upgrade("head")
-        # Placement fills these tables once a process, and here a process may make several databases.
+        # Placement fills these tables once in a process. Here a process may make several databases.
         trait._TRAITS_SYNCED = False  # noqa: SLF001 - placement has no other name for it
         resource_class._RESOURCE_CLASSES_SYNCED = False  # noqa: SLF001 - as above
         context = db_api.DbContext()
@@ -225,7 +226,7 @@ def _create(database: Path) -> None:
 
 
 def _environ(request: requests.PreparedRequest) -> dict[str, Any]:
-    """The request as WSGI wants it."""
+    """Return the request as WSGI describes it."""
     parts = urllib.parse.urlsplit(str(request.url))
     body = request.body or b""
     content = body.encode() if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]

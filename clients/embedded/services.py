@@ -1,4 +1,4 @@
-"""The database of a lab's ports, volumes and images, and how their small services are asked."""
+"""Holds the database of a lab's ports, volumes and images, and answers the requests to their services."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class VolumeRow(Base):
 
 
 class Attachment(Base):
-    """A volume's attachment to a server; the connector stands once the volume is exported to a host."""
+    """A volume's attachment to a server; it has a connector once the volume is exported to a host."""
 
     __tablename__ = "attachments"
 
@@ -117,20 +117,20 @@ class RefusalError(Exception):
     """The service answers with this status and changes nothing."""
 
     def __init__(self, status: int, message: str, kind: str = "") -> None:
-        """``kind`` is the ``type`` that Neutron gives an error of its own."""
+        """Take the status and the message; ``kind`` is the ``type`` of one of Neutron's own errors."""
         super().__init__(message)
         self.status = status
         self.kind = kind
 
     def body(self) -> dict[str, Any]:
-        """What the answer says."""
+        """Return the body of the answer."""
         if self.kind:
             return {"NeutronError": {"type": self.kind, "message": str(self), "detail": ""}}
         return {"message": str(self)}
 
 
 class Answer:
-    """A response, with as much of requests.Response as our clients look at."""
+    """A response, with as much of requests.Response as Droveway's clients use."""
 
     def __init__(
         self,
@@ -140,18 +140,18 @@ class Answer:
         headers: Mapping[str, str] = NO_HEADERS,
         file: BinaryIO | None = None,
     ) -> None:
-        """``file``: the body instead, from where it stands on."""
+        """Take the parts of a response; its body may be a ``file``, read from its present position on."""
         self.status_code = status_code
         self.text = "" if body is None else json.dumps(body)
         self.headers = headers
         self.file = file
 
     def json(self) -> Any:
-        """The body."""
+        """Return the body."""
         return json.loads(self.text)
 
     def iter_content(self, chunk_size: int) -> Iterator[bytes]:
-        """The file's bytes, part by part."""
+        """Yield the file's bytes, part by part."""
         assert self.file is not None  # noqa: S101 - nobody streams what is no file
         while data := self.file.read(chunk_size):
             yield data
@@ -163,7 +163,7 @@ class Answer:
 
 
 class Request:
-    """What a handler is given: the open transaction and the parts of the request."""
+    """Gives a handler the open transaction and the parts of the request."""
 
     def __init__(self, session: Session, names: dict[str, str], options: dict[str, Any]) -> None:
         self.session = session
@@ -173,7 +173,7 @@ class Request:
         self.headers: dict[str, str] = options.get("headers") or {}
 
     def find(self, kind: type[_Row], key: Any) -> _Row:
-        """The row, or the refusal 404."""
+        """Return the row; raises the refusal 404 when it does not exist."""
         parts = key if isinstance(key, tuple) else (key,)
         row: _Row | None = self.session.scalar(
             _by_key(kind), {f"key_{number}": part for number, part in enumerate(parts)}
@@ -184,7 +184,10 @@ class Request:
 
 
 class Transfer:
-    """What a handler of a file's bytes is given: it opens transactions of its own, and none while bytes come or go."""
+    """Gives a handler of a file's bytes the parts of the request.
+
+    The handler opens transactions of its own, and has none open while bytes are sent or received.
+    """
 
     def __init__(self, engine: Engine, names: dict[str, str], options: dict[str, Any]) -> None:
         self._engine = engine
@@ -192,18 +195,21 @@ class Transfer:
         self.names = names
         self.headers: dict[str, str] = options.get("headers") or {}
         self.data: Any = options.get("data")
-        """A file, or what iterates over bytes; None for neither."""
+        """The body: a file or an iterable of bytes; None for no body."""
 
     @contextmanager
     def transaction(self) -> Iterator[Request]:
-        """A transaction, which is committed unless something is raised."""
+        """Open a transaction, which is committed unless the block raises."""
         with _transaction(self._engine) as session:
             yield Request(session, self.names, self._options)
 
 
 @functools.cache
 def _by_key(kind: type[_Row]) -> Select[_Row]:
-    """Made once for each table: a session's own `get` makes it anew, which takes longer than to carry it out."""
+    """Return the statement that selects a row by its key.
+
+    It is made once for each table: `Session.get` would make it at each call, which takes longer than to carry it out.
+    """
     return select(kind).where(
         *(column == bindparam(f"key_{number}") for number, column in enumerate(inspect(kind).primary_key))
     )
@@ -217,7 +223,10 @@ _Transfers = dict[tuple[str, str], TransferHandler]
 
 
 class LocalService:
-    """A small service: each request but a transfer is one transaction. Stands where an adapter of keystoneauth does."""
+    """Answers the requests to one small service, in the place of keystoneauth's adapter.
+
+    Each request is one transaction, unless it transfers a file's bytes.
+    """
 
     def __init__(self, engine: Engine, routes: _Routes, *, transfers: _Transfers | None = None) -> None:
         self._engine = engine
@@ -234,12 +243,12 @@ class LocalService:
                 except RefusalError as refusal:
                     return Answer(refusal.status, refusal.body())
                 except (OSError, SQLAlchemyError) as error:
-                    # A full disk or a busy database: the client sees a service that fails for now.
+                    # For a full disk or a busy database the client sees a service that fails for a while.
                     return Answer(503, {"message": str(error)})
         return Answer(404, {"message": f"there is no {method} {url}"})
 
     def close(self) -> None:
-        """Give back every connection; the next request opens one again."""
+        """Close every connection; the next request opens one again."""
         self._engine.dispose()
 
 
@@ -259,15 +268,15 @@ def _transaction(engine: Engine) -> Iterator[Session]:
 
 
 def new_id() -> str:
-    """An id as services make them."""
+    """Make an id as the services do."""
     return str(uuid.uuid4())
 
 
 def services_engine(database: Path) -> Engine:
-    """The engine over services.sqlite, whose tables are made when missing.
+    """Return the engine over services.sqlite, and make its tables when they are missing.
 
     Writers wait for each other. Connections stay open from the first request on: the last one that closes writes the
-    whole log back, which would cost each request more than its own commit. Who forks gives them back first. Raises
+    whole log back, which takes longer than a request's own commit. A process that forks closes them first. Raises
     `droveway.errors.Refused` when the file is no such database, or cannot be made.
     """
     engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": _BUSY_SECONDS})
@@ -291,7 +300,7 @@ def _begin(connection: Connection) -> None:
 
 
 def _prepare(connection: Any, _record: Any) -> None:
-    # The driver's own transactions begin too late: two that read before they write would refuse each other.
+    # The driver begins its transactions too late: two that read before they write would refuse each other.
     connection.isolation_level = None
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

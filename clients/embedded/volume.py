@@ -1,4 +1,7 @@
-"""Volumes and their attachments for a lab, with the answers and refusals of Cinder 3.44. A volume is a sparse file."""
+"""Keeps the volumes of a lab and their attachments, with the answers and refusals of Cinder 3.44.
+
+A volume is a sparse file.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ _ATTACHMENTS_OF = select(Attachment).where(Attachment.volume == bindparam("volum
 
 
 def volume_service(engine: Engine, folder: Path) -> LocalService:
-    """The service; each volume's bytes lie in ``folder``."""
+    """Return the service; each volume's bytes lie in ``folder``."""
     return LocalService(
         engine,
         {
@@ -59,7 +62,7 @@ def _post_volume(folder: Path, request: Request) -> Answer:
 
 def _get_volume(request: Request) -> Answer:
     volume = _volume(request)
-    # Hosts are shown of complete attachments only: so does Cinder.
+    # As in Cinder, an attachment shows its host only when it is complete.
     shown = [
         {"attachment_id": row.id, "server_id": row.server, "host_name": row.connector["host"]}
         for row in _attachments_of(request, volume.id)
@@ -98,7 +101,7 @@ def _post_attachment(folder: Path, request: Request) -> Answer:
     if volume.status == "available":
         volume.status = "reserved"
     elif server not in {row.server for row in _attachments_of(request, volume.id)}:
-        # One that serves the server already may be joined by another: the server is on its way to another host.
+        # A server that is moving may have a second attachment of the volume, for its other host.
         raise RefusalError(
             400, f"the volume {volume.id} must be available to be reserved, but its status is {volume.status}"
         )
@@ -114,7 +117,7 @@ def _get_attachment(folder: Path, request: Request) -> Answer:
 def _put_attachment(folder: Path, request: Request) -> Answer:
     row = _attachment(request)
     present = _attachments_of(request, row.volume)
-    # Cinder counts the attachment itself too, so repeating this beside another attachment is refused as well.
+    # Cinder counts this attachment as well. So a repeat is refused too while there is another attachment.
     if len(present) > 1 and any(attachment.connector for attachment in present):
         raise RefusalError(409, f"duplicate connectors detected on volume {row.volume}")
     row.connector = request.body["attachment"]["connector"]
@@ -168,7 +171,7 @@ def _volume_view(volume: VolumeRow) -> dict[str, Any]:
 def _view(folder: Path, row: Attachment) -> dict[str, Any]:
     info: dict[str, Any] = {}
     if row.connector:
-        # Flat, with the driver's data beside its type: so does Cinder.
+        # As in Cinder, the driver's data stands beside its type.
         info = {"driver_volume_type": "local", "path": str(folder / row.volume), "attachment_id": row.id}
     return {
         "id": row.id,

@@ -53,7 +53,7 @@ def test_files_that_are_missing_or_something_else_are_named(authority: Authority
     files = authority.issue("host1")
     path: Path = getattr(files, which)
     path.write_text("nothing of the kind\n")
-    with pytest.raises(Refused, match=rf"\[tls\] {which} {path} is not one in PEM"):
+    with pytest.raises(Refused, match=rf"\[tls\] {which} {path} cannot be used: give a PEM file"):
         read(files)
     path.unlink()
     with pytest.raises(Refused, match=rf"\[tls\] {which} {path} cannot be read \(No such file or directory\)"):

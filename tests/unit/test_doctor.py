@@ -17,7 +17,7 @@ from droveway.cli.registry import COMMANDS
 from droveway.conf import services, settings
 from droveway.doctor import certificate, configuration, host, run
 from droveway.doctor import services as look
-from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
+from droveway.doctor.findings import FINE, MEANINGS, Examined, Finding, Level
 from droveway.engines.site.installation import Installation
 
 DOCTOR = Path(__file__).parents[2] / "doctor"
@@ -39,8 +39,8 @@ def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
     return settings.load_deployment(path)
 
 
-def around(conf: cfg.ConfigOpts) -> Around:
-    return Around(conf, Installation(conf), None)
+def around(conf: cfg.ConfigOpts) -> Examined:
+    return Examined(conf, Installation(conf), None)
 
 
 def test_every_code_that_a_check_gives_is_in_the_table_and_no_other() -> None:
@@ -69,7 +69,7 @@ def test_the_worst_finding_is_the_exit_code(codes: tuple[str, ...], code: int) -
 
 
 def test_a_check_that_breaks_ends_itself_alone_and_tells_no_secret(conf: cfg.ConfigOpts) -> None:
-    def half(_around: Around) -> Iterator[Finding]:
+    def half(_around: Examined) -> Iterator[Finding]:
         yield Finding(FINE, "one", "it answers")
         raise ValueError(SECRET)
 

@@ -12,7 +12,7 @@ import pytest
 from support import second_version
 
 from droveway.doctor import flows
-from droveway.doctor.findings import FINE, Around
+from droveway.doctor.findings import FINE, Examined
 from droveway.flows import registry
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal.tables import JournalBase, Move, MoveFlow
@@ -58,15 +58,15 @@ def end_all(journal: Database) -> None:
 
 
 def found(journal: Database) -> list[tuple[str, str, str]]:
-    around: Any = SimpleNamespace(site=SimpleNamespace(journal=journal))
-    return [(each.code, each.subject, each.detail) for each in flows.check(cast("Around", around))]
+    examined: Any = SimpleNamespace(site=SimpleNamespace(journal=journal))
+    return [(each.code, each.subject, each.detail) for each in flows.check(cast("Examined", examined))]
 
 
 def test_flows_of_the_newest_graphs_are_only_counted(journal: Database) -> None:
     begin(journal, "resize", FIRST)
     begin(journal, "confirm", registry.latest("confirm").version)
     begin(journal, "confirm", 1, ended=True)
-    assert found(journal) == [(FINE, "flows", "this release can go on with all 2 live flows")]
+    assert found(journal) == [(FINE, "flows", "this release can go on with all 2 running flows")]
 
 
 def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
@@ -78,12 +78,12 @@ def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
         code, subject, detail = older
         assert (code, subject) == (FINE, f"resize@{FIRST}")
         assert detail == (
-            f"live flows run by resize@{FIRST}, which resize@{NEXT} has replaced: 2; a release without it can take "
-            "over once they have ended"
+            f"running flows use resize@{FIRST}, which resize@{NEXT} has replaced: 2; a release without resize@{FIRST} "
+            "can take over once they have ended"
         )
-        assert counted == (FINE, "flows", "this release can go on with all 3 live flows")
+        assert counted == (FINE, "flows", "this release can go on with all 3 running flows")
         end_all(journal)
-        assert found(journal) == [(FINE, "flows", "this release can go on with all 0 live flows")]
+        assert found(journal) == [(FINE, "flows", "this release can go on with all 0 running flows")]
 
 
 def test_a_release_without_the_older_graph_may_not_take_over_until_its_flows_have_ended(journal: Database) -> None:
@@ -93,7 +93,7 @@ def test_a_release_without_the_older_graph_may_not_take_over_until_its_flows_hav
         lacks = (
             "flow-unknown",
             f"resize@{FIRST}",
-            f"this release does not have resize@{FIRST}, which live flows run by: 1",
+            f"this release does not have resize@{FIRST}, and running flows use it: 1",
         )
         assert found(journal) == [lacks]
         end_all(journal)
