@@ -1,4 +1,7 @@
-"""Writes the records of the wire as JSON, and reads them: whoever may write a node may have written anything."""
+"""Encodes the records of the wire as JSON and decodes them.
+
+Decoding checks everything, because anybody who may write a node of ZooKeeper may have written anything into it.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,12 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """The record as JSON."""
+    """Encode the record as JSON."""
     return msgspec.json.encode(record)
 
 
 def decode(data: bytes, kind: type[_Record]) -> _Record:
-    """The record in a node; raises `droveway.errors.Refused` when it holds none of that kind.
-
-    Whoever may write the node may have written anything.
-    """
+    """Decode the record that a node holds; raises `droveway.errors.Refused` when it is no valid record of that kind."""
     name = kind.__name__.lower()
     if len(data) > MOST_BYTES:
         raise Refused(f"the node holds {len(data)} bytes, more than a {name} may have ({MOST_BYTES})")
@@ -36,12 +36,12 @@ def decode(data: bytes, kind: type[_Record]) -> _Record:
 
 
 def decode_command(data: bytes) -> Command:
-    """The command in a node; raises as `decode` does."""
+    """Decode a command; raises as `decode` does."""
     return decode(data, Command)
 
 
 def decode_result(data: bytes) -> Result:
-    """The result in a node; raises as `decode` does."""
+    """Decode a result and make the host's words in its error safe to store and show; raises as `decode` does."""
     result = decode(data, Result)
     if result.error is not None and not {"code", "message"} <= result.error.keys():
         raise Refused("the node holds a result whose error has no code or no message")
@@ -51,23 +51,23 @@ def decode_result(data: bytes) -> Result:
 
 
 def decode_answer(data: bytes, key: str) -> Result:
-    """The result of the command ``key`` in a node; raises as `decode` does."""
+    """Decode the result of the command ``key``; raises as `decode` does, and for the result of another command."""
     result = decode_result(data)
     if result.key != key:
         raise Refused(f"the node holds the result of {result.key[:80]}")
     return result
 
 
-def decode_query(data: bytes, host: str, number: str) -> Query:
-    """The query of this name to this host in a node; raises as `decode` does."""
+def decode_query(data: bytes, host: str, query_id: str) -> Query:
+    """Decode the query ``query_id`` to ``host``; raises as `decode` does, and for any other query."""
     query = decode(data, Query)
-    if (query.id, query.host) != (number, host):
-        raise Refused(f"the node holds the inquiry {query.id[:80]} to host {query.host[:80]}")
+    if (query.id, query.host) != (query_id, host):
+        raise Refused(f"the node holds the query {query.id[:80]} to host {query.host[:80]}")
     return query
 
 
 def decode_page(data: bytes, query: Query, number: int) -> Page:
-    """The page of the answer to this query in a node; raises as `decode` does."""
+    """Decode page ``number`` of the answer to a query; raises as `decode` does, and for any other page."""
     page = decode(data, Page)
     if (page.id, page.host, page.number) != (query.id, query.host, number):
         raise Refused(f"the node holds page {page.number} of {page.id[:80]} by host {page.host[:80]}")
@@ -78,7 +78,7 @@ def decode_page(data: bytes, query: Query, number: int) -> Page:
 
 
 def details_of(command: Command) -> Any:
-    """The command's details as the action's record; raises Refused for an unknown action or malformed details."""
+    """Decode the command's details into the action's record; raises Refused for an unknown action or bad details."""
     schema = ACTIONS.get(command.action)
     if schema is None or command.version != ACTION_VERSION:
         raise Refused(f"this worker does not know the action {command.action}@{command.version}: upgrade it first")
@@ -89,9 +89,10 @@ def details_of(command: Command) -> Any:
 
 
 def learn_types() -> None:
-    """Let msgspec learn every record type that is loaded; whoever starts threads calls it first.
+    """Let msgspec build its decoders of all record types that are loaded.
 
-    A thread that meets a type while another one makes msgspec learn it crashes the process (SIGSEGV, msgspec 0.22).
+    A process calls this before it starts threads.  Two threads that make msgspec build a decoder for one type at the
+    same time crash the process (SIGSEGV, msgspec 0.22).
     """
     waiting: list[type[msgspec.Struct]] = [msgspec.Struct]
     while waiting:

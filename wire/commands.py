@@ -1,7 +1,10 @@
-"""What a worker is asked to do and what it answers: commands, their results, and a schema for each action.
+"""Holds what a conductor asks of a worker and what the worker answers: commands, results, and a schema for each action.
 
-Plain data: JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carries a secret; a volume travels as its
-attachment's id and the worker resolves it with its own service credential.
+The records are JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carries a secret.  A command names a volume
+by the id of its attachment, and the worker gets the connection info from Cinder with its own service credential.
+
+An action's record of details is written as the order that the worker gets.  What lies on a host is described in the
+words of ``workers/__init__.py``: mark, marker, manifest, set aside, kept.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from droveway.wire.values import (
 )
 
 MOST_ACTIONS: Final = 200
-"""Of one worker."""
+"""Most actions of one worker."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host step asks of a worker; its node's name is ``key``."""
+    """What a step asks of a host's worker; the name of its node is ``key``."""
 
     key: str
-    """``<flow>.<step>.<direction>.<attempt>``, the attempt being the number of the step's row in ``move_steps``."""
+    """``<flow>.<step>.<direction>.<number>``; the number is the id of the step's row in ``move_steps``."""
     host: str
     move: Name
     server: Name
@@ -42,12 +45,12 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     direction: Direction
     details: dict[str, Any]
     deadline: Seconds
-    """Seconds that the action may take from when the worker begins it."""
+    """Seconds that the action may take, from when the worker begins it."""
     version: int = ACTION_VERSION
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a command.  ``error`` is a `droveway.errors.StepError.as_dict`, or None when it went well."""
+    """The outcome of a command.  ``error`` is a `droveway.errors.StepError.as_dict`, or None when it succeeded."""
 
     key: str
     epoch: Number
@@ -56,40 +59,43 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a long action is: bytes done and in all."""
+    """How far a long action has come: bytes done so far, and bytes in all."""
 
     key: str
     done: Number
     total: Number
     kept: Number = 0
-    """Bytes of those done that an earlier, interrupted run of the action had left."""
+    """How many of the bytes done were left by an earlier, interrupted run of the action."""
     seconds: Seconds = 0.0
-    """How long the worker has been at it in this run."""
+    """How long this run of the action has taken so far."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself in an ephemeral node: it is up while the node stands."""
+    """What a worker reports of itself in an ephemeral node; the worker is up for as long as the node exists."""
 
     host: Text
     version: Text
     hypervisor: Text
     actions: Annotated[list[Text], msgspec.Meta(max_length=MOST_ACTIONS)]
-    """``action@version`` of everything that it can do."""
+    """``action@version`` of everything that the worker can do."""
     address: Text
-    """Where other workers reach its disk transfer, e.g. ``unix:/path``."""
+    """Where other workers connect to fetch disks, e.g. ``unix:/path``."""
     same_host_cold_migrate: bool = False
     pid: Number = 0
-    """Of its process on the host; another one tells of a restart."""
+    """The worker's process on the host; a new number tells of a restart."""
     epoch: Number = 0
-    """The highest epoch that it has seen: a journal below it is older than what the host has done."""
+    """The highest epoch in any command that this worker has taken.
+
+    A journal of moves whose highest epoch is lower was restored from a copy and does not know all that this host did.
+    """
     step: Number = 0
-    """The highest number of a step that a command of it had in its key."""
+    """The highest step number in the keys of the commands that this worker has taken."""
     boot: str = ""
-    """Of the machine: two workers of one host name with different ones are on two machines."""
+    """The boot id of the machine.  Two workers of one host name with different boot ids run on two machines."""
 
 
 class VolumeRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A volume as the worker sees it: it resolves ``attachment`` to the connection info itself."""
+    """A volume as a command names it; the worker asks Cinder for the connection info of ``attachment``."""
 
     volume: str
     attachment: str
@@ -105,7 +111,7 @@ class PortRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One local disk of a server; sizes in bytes.  ``name`` is Nova's (disk, disk.eph0, disk.swap)."""
+    """One local disk of a server; sizes in bytes.  ``name`` is Nova's file name (disk, disk.eph0, disk.swap)."""
 
     name: Name
     format: Text
@@ -117,32 +123,32 @@ class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuestState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host really holds of a server: the answer of `describe_guest`."""
+    """What a host really has of a server: the answer to `describe_guest`."""
 
     defined: bool
     running: bool
     starts: Number
-    """How often the guest was started on this host, by the hypervisor's own count."""
+    """How often the guest was started on this host, as the hypervisor counts."""
     definition: str
-    """The hypervisor's own text of the guest (domain XML or JSON), without secrets; empty when not defined."""
+    """The hypervisor's definition of the guest (domain XML or JSON), without secrets; empty when it is not defined."""
     move: Text
-    """The move that the definition is marked with; empty when Droveway did not make it."""
+    """The move whose mark the definition carries; empty when Droveway did not make it."""
     disks: Annotated[list[DiskInfo], msgspec.Meta(max_length=MOST_DISKS)]
     set_aside: bool
-    """Whether ``<uuid>_resize`` stands on this host."""
+    """Whether the host has a directory ``<uuid>_resize``."""
     connector: Connector = {}
-    """What Cinder wants to know of this host to export a volume to it."""
+    """What Cinder has to know about this host to export a volume to it."""
 
     def __post_init__(self) -> None:
         require_plain(self.connector)
 
 
 class NoDetails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An action that needs to know nothing but its server."""
+    """The details of an action that needs no more than the command's server."""
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True):
-    """Done."""
+    """The answer of an action that succeeded and has nothing to report."""
 
 
 class _Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,15 +188,15 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Discarded(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `discard_source` and `rename_copy`: the name of what is kept; empty for nothing."""
+    """The answer to `discard_source` and `rename_copy`: the name of the directory that is kept, empty when none is."""
 
     kept: Owner
 
 
 class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Find out whether this guest can run here; write the storage probe ``probe`` (a file name without a path).
+    """Find out whether the guest can run here, and write the storage probe, a file named ``probe``.
 
-    An empty definition, here and in `DefineGuest`, asks for a new one: only workers from level 6 on are told that.
+    An empty definition, here and in `DefineGuest`, asks for a new one.  Only workers from level 6 on get an empty one.
     """
 
     definition: str
@@ -212,7 +218,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStorage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Look for the destination's probe in this host's instances directory."""
+    """Look for the destination's storage probe in this host's instances directory: a host that sees it shares it."""
 
     probe: str
 
@@ -224,12 +230,12 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Shut the guest down within ``grace`` seconds, then cut it off.  Revert starts it when ``restart``."""
+    """Shut the guest down within ``grace`` seconds, then cut it off.  The undo starts it again with ``restart``."""
 
     grace: float
     restart: bool
     permission: Owner = ""
-    """As in `StartGuest`, for the revert."""
+    """The permission for the start that the undo makes; as in `StartGuest`."""
 
 
 class Stopped(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,14 +245,14 @@ class Stopped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Volumes and ports to connect, or to disconnect."""
+    """The volumes and ports to connect, or to disconnect."""
 
     volumes: list[VolumeRef]
     ports: list[PortRef]
 
 
 class OfferDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Serve the disks that were set aside to ``peer`` (a host) for this move; revert withdraws the offer."""
+    """Let the host ``peer`` fetch the disks that were set aside for this move; the undo withdraws the offer."""
 
     peer: str
 
@@ -258,21 +264,21 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeTransfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Find out whether this host reaches the transfer port of ``source`` at its address."""
+    """Find out whether this host can connect to the transfer port of host ``source`` at ``address``."""
 
     source: str
     address: str
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `probe_transfer`; ``why`` says why not."""
+    """The answer to `probe_transfer`; ``why`` tells why the port was not reached."""
 
     reached: bool
     why: Text = ""
 
 
 class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make this host's own copy of the disks that were set aside: by ``pull`` from the source, or ``local``."""
+    """Copy the disks that were set aside: ``pull`` fetches them from ``source``, ``local`` copies them on this host."""
 
     variant: Literal["pull", "local"]
     source: str
@@ -291,7 +297,7 @@ CopiedDisks = Annotated[list[CopiedDisk], msgspec.Meta(max_length=MOST_DISKS)]
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `copy_disks` and `download_disks`; ``bytes`` is what crossed the wire."""
+    """The answer to `copy_disks` and `download_disks`; ``bytes`` is how much crossed the network."""
 
     variant: Text
     disks: CopiedDisks
@@ -300,29 +306,29 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageOfDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A disk of the server, and the image that it becomes."""
+    """A disk of the server, and the image that is to hold it."""
 
     disk: Name
     image: Name
 
 
 class UploadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Give each image, which waits for its data, the bytes of a disk; revert removes what was made for that."""
+    """Upload the bytes of a disk to each image, which waits for its data; the undo removes what was made for that."""
 
     disks: Annotated[list[ImageOfDisk], msgspec.Meta(max_length=MOST_DISKS)]
     aside: bool = False
-    """Of what this move has set aside, all of it: each disk but swap has to be named."""
+    """Upload the disks that this move has set aside; ``disks`` then has to name each of them but swap."""
 
 
 class UploadedDisk(msgspec.Struct, frozen=True, kw_only=True):
-    """A disk that is an image now; ``size`` in bytes and ``checksum`` are the image's, and were compared."""
+    """A disk that was uploaded.  The worker compared ``size`` (bytes) and ``checksum`` with those of the image."""
 
     disk: Name
     image: Name
     size: Number
     checksum: Text
     format: Text
-    """raw or qcow2, as the image says too."""
+    """raw or qcow2; the image service says the same."""
 
 
 class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -332,26 +338,29 @@ class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadedDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A disk that is made of an image, and what was recorded of that."""
+    """A disk that is made from an image, and what the conductor recorded of that image; ``size`` in bytes."""
 
     disk: Name
     image: Name
     size: Number
     checksum: Text
-    """Of the image's bytes by ``algorithm``; empty where the image service tells none: then only the size is held."""
+    """The checksum of the image's bytes by ``algorithm``.
+
+    It is empty where the image service tells none; the worker then compares only the size.
+    """
     algorithm: Text
     format: Text
 
 
 class DownloadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make this host's own copy of a server's disks from images; answered and undone as `CopyDisks` is."""
+    """Make this host's copy of a server's disks from images.  The answer and the undo are those of `CopyDisks`."""
 
     disks: Annotated[list[DownloadedDisk], msgspec.Meta(max_length=MOST_DISKS)]
     probe: str
 
 
 class FitDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Grow root and ephemeral to the flavor, make swap anew.  Sizes in bytes; 0 for a disk that is not wanted."""
+    """Grow root and ephemeral disk to the flavor, make swap anew.  Sizes in bytes; 0 for a disk that is not wanted."""
 
     root_bytes: int
     ephemeral_bytes: int
@@ -368,7 +377,7 @@ class Fitted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Define the guest from the source's own definition with the new sizes and this host's disks."""
+    """Define the guest from the source's definition, with the new sizes and this host's disks."""
 
     definition: str
     vcpus: int
@@ -376,21 +385,21 @@ class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     volumes: list[VolumeRef]
     ports: list[PortRef]
     previous: str = ""
-    """Same host only: the definition that the undo puts back (else it undefines)."""
+    """On the same host: the definition that the undo puts back.  The undo undefines the guest when this is empty."""
 
 
 class Defined(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `define_guest` and `prepare_source_guest`: how often the guest was started on the host before."""
+    """The answer to `define_guest` and `prepare_source_guest`: how often the host had started the guest before."""
 
     starts: Number
 
 
 class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Start the guest when ``power_on``."""
+    """Start the guest if ``power_on`` is set."""
 
     power_on: bool
     permission: Owner = ""
-    """That of `Ready` which the start is by; empty only in what a conductor below level 4 posted."""
+    """The permission that the worker gave in `Ready`; empty only in commands of conductors below level 4."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -402,14 +411,17 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """The worker can start the guest: the answer of `prepare_start`."""
+    """The answer to `prepare_start`: the worker can start the guest now."""
 
     permission: Name
-    """Good for half a session of the worker with ZooKeeper, and for no other run of it."""
+    """The name of a permission to start the guest.
+
+    It is good for half the timeout of the worker's ZooKeeper session.  A restart of the worker ends it.
+    """
 
 
 class CheckCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Check that the destination's guest is as recorded and its disks are whole."""
+    """Check that the destination's guest has the recorded sizes and that its disks are whole."""
 
     vcpus: int
     memory_mb: int
@@ -424,52 +436,58 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Find out how the guest is; its agent has ``probe_seconds`` to answer, and is not asked with 0."""
+    """Ask how the guest is.  Its agent has ``probe_seconds`` to answer; with 0 the worker does not ask the agent."""
 
     probe_seconds: float
 
 
 class GuestHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a guest is: the answer of `check_guest`."""
+    """How a guest is: the answer to `check_guest`."""
 
     running: bool
     starts: Number
     """As in `GuestState`."""
     running_for: Seconds
-    """Since its last start, by the host's own clock; a reboot from within is no start."""
+    """Time since the last start, by the host's own clock; a reboot from inside the guest is no start."""
     answers: bool | None
-    """Whether its agent answered; None when it has none, or was not asked."""
+    """Whether the guest's agent answered; None when the guest has no agent or the agent was not asked."""
     why: Text = ""
-    """Why it did not answer."""
+    """Why the agent did not answer."""
 
 
 class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete what was set aside, or with ``keep`` rename it until `PurgeKept`; undefine what lives elsewhere."""
+    """Delete what this move set aside on its source, or with ``keep`` rename it so that `PurgeKept` deletes it later.
+
+    With ``undefine`` the worker also undefines the source's guest, since the server lives on another host now.
+    """
 
     undefine: bool
     keep: bool = False
 
 
 class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take the move's mark off the server's disks and its guest; ``disks``: those that must be there."""
+    """Take the move's mark off the server's disks and its guest; ``disks`` names those that must be there."""
 
     disks: list[str]
 
 
 class PurgeKept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete what the confirm of ``of_move`` kept; the command's own move is but the fence of the purge."""
+    """Delete what the confirm of move ``of_move`` kept on this host.
+
+    The command's own ``move`` is only there for the worker's fence, which checks that the claim that asks still stands.
+    """
 
     of_move: Name
 
 
 class RestoreDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``<uuid>_resize`` becomes ``<uuid>`` again; with ``same_directory`` the present ``<uuid>`` makes room first."""
+    """Rename ``<uuid>_resize`` back to ``<uuid>``; with ``same_directory``, first rename the present ``<uuid>``."""
 
     same_directory: bool
 
 
 class PrepareSourceGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Define the guest as it was before the move and connect its volumes and ports; ``previous`` as in DefineGuest."""
+    """Define the guest as it was before the move, connect its volumes and ports; ``previous`` as in `DefineGuest`."""
 
     definition: str
     volumes: list[VolumeRef]
@@ -478,24 +496,27 @@ class PrepareSourceGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Undefine the guest and delete its disks here; with ``same_directory`` only ``<uuid>_del`` goes."""
+    """Undefine the guest and delete its disks here; with ``same_directory``, delete only ``<uuid>_del``."""
 
     same_directory: bool
 
 
 class Schema(NamedTuple):
-    """How an action is spoken: its row below is all that conductors know of it.
+    """What belongs to an action on the wire: all that a conductor knows of it.
 
-    What it does is a function of its name in ``workers/actions``.
+    The function of the action's name in ``workers/actions`` carries it out.
     """
 
     details: type[msgspec.Struct]
     answer: type[msgspec.Struct]
-    """What the value of its answer holds; an undo answers `Nothing`."""
+    """The record that the value of its answer holds; an undo answers `Nothing`."""
     since: int
-    """The level that it came with: see `droveway.wire.levels`."""
+    """The level at which the action was added: see `droveway.wire.levels`."""
     ages: bool = False
-    """Whether it only looks and its answer ages: none is kept for a second asking, and none waits for a command."""
+    """Whether the action is a question about the present, whose answer is soon out of date.
+
+    The worker keeps no answer to such a question but looks anew each time, and the question waits for no other command.
+    """
 
 
 ACTIONS: Final[Mapping[str, Schema]] = {
@@ -530,11 +551,11 @@ ACTIONS: Final[Mapping[str, Schema]] = {
 }
 """Every action by its name.
 
-Releases before level 4 ask ``check_health``, and their workers type that question at the guest's serial line: it is
-answered as ``check_guest`` is, and asked of nobody.
+Conductors of releases before level 4 ask ``check_health``, and this worker answers it like ``check_guest``.  Conductors
+of this release never ask it, because a worker of those releases types its question at the guest's serial line.
 """
 
 
 def ages(action: str) -> bool:
-    """Whether the action is one whose answer ages; False for an unknown one."""
+    """Return whether the action is a question whose answer ages (`Schema.ages`); False for an unknown action."""
     return action in ACTIONS and ACTIONS[action].ages

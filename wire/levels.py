@@ -1,4 +1,4 @@
-"""How much is spoken to workers: each release that adds an action or an inquiry speaks one level more."""
+"""Holds the protocol levels: each release that adds an action or a query speaks one level more than the one before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SINCE: Final = {
     **{name: schema.since for name, schema in ACTIONS.items()},
     **{name: schema.since for name, schema in QUERIES.items()},
 }
-"""The level that each action and each inquiry came with."""
+"""The level at which each action and each query was added."""
 
 LEVEL: Final = max(SINCE.values())
-"""The level of this release.  A worker of it knows all that came with lower ones, too."""
+"""The level of this release.  Its worker also knows everything that lower levels added."""

@@ -1,4 +1,4 @@
-"""What a worker is asked about all that its host holds: queries, and the pages of their answers."""
+"""Holds queries, which ask a worker about everything that its host holds, and the pages of their answers."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import msgspec
 from droveway.wire.values import ACTION_VERSION, Name, Number, Owner, Seconds, Text
 
 MOST_PAGES: Final = 64
-"""Of the answer to one query."""
+"""Most pages of the answer to one query."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a worker about all that its host holds; its node's name is ``id``.
+    """Asks a worker about everything that its host holds; the name of its node is ``id``.
 
-    It stands under no move and changes nothing, so it needs no fence.  Its node goes with the session of who asks.
+    A query belongs to no move and changes nothing, so the worker checks no epoch for it.  ZooKeeper removes its node
+    when the session of the process that asked ends.
     """
 
     id: Name
     host: str
     question: Name
     seconds: Seconds
-    """So long anybody waits for the answer, from when the worker finds the question."""
+    """How long somebody waits for the answer, from when the worker finds the query."""
     version: int = ACTION_VERSION
 
 
@@ -37,7 +38,7 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, tag="guest"):
     vcpus: Number
     memory_mb: Number
     move: Owner = ""
-    """The move that it is marked with; empty when it has no mark."""
+    """The move whose mark the guest carries; empty when it carries none."""
 
 
 class Connection(msgspec.Struct, frozen=True, kw_only=True, tag="connection"):
@@ -55,31 +56,31 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True, tag="interface"):
 
 
 class StoreRef(msgspec.Struct, frozen=True, kw_only=True, tag="store"):
-    """The instances directory; hosts that name the same ``id`` share it."""
+    """The instances directory of the host; hosts that report the same ``id`` share it."""
 
     id: Name
     path: Text
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="entry"):
-    """What lies right below the instances directory; one with many files comes in several of the same name."""
+    """One entry of the instances directory.  A directory with many files comes in several entries of the same name."""
 
     name: Text
     directory: bool
     files: list[Text] = []
-    """What lies in it, whatever it is."""
+    """The names of everything that lies in the directory."""
     move: Owner = ""
-    """The move that its marker or manifest names; empty when it has none."""
+    """The move that the marker or the manifest in the directory names; empty when there is neither."""
 
 
 class Digest(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
-    """What a disk holds that was set aside or is kept; sizes in bytes."""
+    """The digest of the content of a disk that is set aside or kept; sizes in bytes."""
 
     name: Text
-    """Of its directory, right below the instances directory."""
+    """The name of the disk's directory in the instances directory."""
     disk: Text
     digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
-    """As `copy_disks` made it of the disk; empty when it was not read to its end yet."""
+    """The digest that `copy_disks` also computes; empty while the worker has not read the whole disk yet."""
     read: Number
     size: Number
 
@@ -88,12 +89,12 @@ Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
 
 class Schema(NamedTuple):
-    """How a query is spoken; what answers it is a function in ``workers/host_queries.py``."""
+    """What belongs to a query; a function in ``workers/host_queries.py`` answers it."""
 
     answer: tuple[type[msgspec.Struct], ...]
-    """What the pages of its answer may hold."""
+    """The records that the pages of its answer may hold."""
     since: int
-    """The level that it came with: see `droveway.wire.levels`."""
+    """The level at which the query was added: see `droveway.wire.levels`."""
 
 
 QUERIES: Final[Mapping[str, Schema]] = {
@@ -105,12 +106,12 @@ QUERIES: Final[Mapping[str, Schema]] = {
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the answer to a query, or why there is none; its node's name is ``<id>.<number>``."""
+    """One part of the answer to a query, or the error why there is no answer; its node's name is ``<id>.<number>``."""
 
     id: Name
     host: str
     reading: Name
-    """New for each time that the worker looked: pages of two readings make no answer."""
+    """A new random id each time that the worker reads its host: pages of two readings do not form one answer."""
     number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_PAGES)]
     pages: Annotated[int, msgspec.Meta(ge=1, le=MOST_PAGES)]
     held: list[Held] = []
