@@ -207,7 +207,7 @@ def test_an_image_without_a_checksum_is_held_by_its_size(
     [
         ({"checksum": "00"}, "is not what was recorded", "checksum"),
         ({"size": 5}, "is not what was recorded", "checksum"),
-        ({"algorithm": "shake_128"}, "which nobody can make here", "checksum"),
+        ({"algorithm": "shake_128"}, "which this host cannot compute", "checksum"),
         ({"format": "vmdk"}, "only raw and qcow2", "disk-format"),
         ({"disk": "passwd"}, "no disk's name", "protocol"),
     ],

@@ -1,4 +1,5 @@
-"""What a worker can be asked to do on its host, one subject a module; ``table`` holds every action.
+"""Holds the actions that a worker carries out on its host, one subject a module; ``table`` lists them all.
 
-How a command arrives and is answered is not here, nor how bytes go from host to host.
+How a command arrives and is answered is elsewhere (`droveway.workers.run`), and so is how bytes go from host to host
+(`droveway.workers.transfer`).
 """

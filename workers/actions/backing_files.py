@@ -1,7 +1,7 @@
-"""The base files that overlay disks rest on: in ``_base`` beside the servers, as Nova keeps its own.
+"""Takes along the base files that overlay disks rest on; they lie in ``_base`` beside the servers, as Nova keeps them.
 
-An overlay is copied as it is.  Its base goes along only to a host that lacks one of that content, where it is named by
-its digest: an overlay over any other content would be silently corrupt.
+An overlay is copied as it is.  Its base is copied only to a host that has no base of that content, and is named by its
+digest there.  An overlay over any other content would be silently corrupt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CODE: Final = "backing-file"
 
 
 def require(ctx: Context, disk: DiskInfo) -> None:
-    """Raise StepError (``backing-file``) when the base of an overlay cannot go along, whatever its content is."""
+    """Raise StepError (``backing-file``) when the base of an overlay cannot go along; its content is not looked at."""
     path = Path(disk.backing)
     whose = f"{disk.name} of server {ctx.server} rests on {path}"
     if not disk.backing_format or path.resolve().parent != ctx.directories.path(BASES).resolve():
@@ -38,7 +38,10 @@ def require(ctx: Context, disk: DiskInfo) -> None:
 
 
 def describe(ctx: Context, disk: DiskInfo) -> BaseFile:
-    """The base of an overlay that is being set aside; raises StepError (``backing-file``) when it cannot go along."""
+    """Return the base of an overlay that is being set aside; raises StepError (``backing-file``) as `require` does.
+
+    Raises it also when the content of the base is not what its name says.
+    """
     require(ctx, disk)
     path = Path(disk.backing)
     with ctx.directories.open(BASES) as directory:
@@ -71,7 +74,7 @@ def fetch(
     source: Callable[[], Source],
     tally: Tally,
 ) -> list[CopiedDisk]:
-    """Get every base that this host has not; returns what was copied."""
+    """Fetch every base that this host has not; returns the bases that were copied."""
     ctx.directories.create(BASES)
     copied = []
     for base in bases:
@@ -119,7 +122,7 @@ def _fetch(ctx: Context, own: Directory, base: BaseFile, sources: list[Source], 
         try:
             names.rename(own.file, name, bases, base.digest)
         except FileExistsError:
-            # Another move has fetched it meanwhile: guests may rest on that one already.
+            # Another move has fetched the base meanwhile, and guests may rest on that file already.
             _is_here(ctx, base.digest)
             own.unlink(name)
         os.fsync(bases)

@@ -1,4 +1,4 @@
-"""Actions that look: what a host holds of a server, and whether it could hold it."""
+"""Actions that only look: what a host holds of a server, and whether it could run the server."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from droveway.workers.context import Context
 from droveway.workers.transfer.sources import LocalSource
 
 _BEFORE: Final = "record_before"
-"""The step that looks at a server before its move touches it: what cannot go along is refused here."""
+"""The step that looks at a server before its move touches it; a guest that no other host could run is refused here."""
 
 
 @action(thrifty=True)
 def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """What this host really holds of the server: a `droveway.wire.commands.GuestState`."""
+    """Report what this host really has of the server: a `droveway.wire.commands.GuestState`."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None and ctx.command.step == _BEFORE:
         ctx.hypervisor.require_movable(guest.definition)
@@ -61,7 +61,11 @@ def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 @action(of_destination=True, fills_disk=True)
 def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
-    """Could the guest run here?  Writes the storage probe; the value has connector and free space in bytes."""
+    """Check that the guest could run here, and write the storage probe.
+
+    The value has the host's connector for Cinder and the free space in bytes.  Raises DestinationFault when the host
+    cannot run the guest, ``disk-full`` when its disks do not fit.
+    """
     definition = details.definition or new_definition(
         ctx, vcpus=details.vcpus, memory_mb=details.memory_mb, disks=[], volumes=details.volumes
     )
@@ -84,7 +88,7 @@ def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]
 
 @undo
 def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
-    """Remove the probe and what this move left unfinished."""
+    """Remove the storage probe and what this move left unfinished."""
     require_storage(ctx)
     ctx.effect("probe")
     ctx.directories.remove_probe(details.probe)
@@ -95,9 +99,10 @@ def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str,
 
 @action()
 def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
-    """Is the destination's probe seen here?  An error is raised: it is not "no".
+    """Report whether the destination's storage probe is seen here; an error is raised and never taken for "no".
 
-    Disks that could not go along are found while their guest still runs: once it is off, a lost base keeps it off.
+    Disks that could not go along are refused here, while the guest still runs.  A base that is missing would keep it
+    from starting once it is off.
     """
     ctx.effect("look")
     for disk in _disks(ctx) if ctx.directories.exists(ctx.server) else []:
@@ -108,7 +113,7 @@ def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
 
 @action(thrifty=True)
 def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
-    """Is the destination's guest as recorded and are its disks whole?  The value says whether it runs."""
+    """Check that the destination's guest is as recorded and its disks are whole; the value says whether it runs."""
     own_copy(ctx)
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None or guest.mark is None or guest.mark.move != ctx.move:
@@ -123,7 +128,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
     disks = {disk.name: disk for disk in _disks(ctx)}
     for copied in marker.disks if marker is not None else []:
         found = disks.get(copied.name)
-        # Nobody shortens the file of a disk: neither its guest nor who fits it to a flavor.
+        # The file of a disk never gets shorter: neither the guest nor a change of the flavor shortens it.
         if (
             found is None
             or (found.format, found.backing) != (copied.format, base_of(ctx, copied))
@@ -137,11 +142,11 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 
 @action(thrifty=True)
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
+    """Check that what was set aside is this move's and complete by its manifest; the value has the connector."""
     require_storage(ctx, step_key=ctx.move)
     name = set_aside_name(ctx.server)
     if not ctx.directories.exists(name) and is_set_aside(ctx)(ctx.server):
-        # A revert has brought it back, which a journal that was put back since does not know.
+        # A revert has brought it back.  A journal of moves that was restored from an older copy does not know of that.
         name = ctx.server
     manifest = own_manifest(ctx, name)
     source = LocalSource(ctx.host.name, ctx.directories, name, manifest)
@@ -158,7 +163,7 @@ def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 @action()
 def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
-    """Does the guest run, since when, and does its agent answer?  The value is a `GuestHealth`."""
+    """Report whether the guest runs, for how long, and whether its agent answers: a `GuestHealth`."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None:
         raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server}", code="missing")
@@ -178,7 +183,7 @@ def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
 
 @action()
 def check_health(ctx: Context, details: CheckGuest) -> dict[str, Any]:
-    """Answer as `check_guest` does: conductors of releases before level 4 ask it by this name."""
+    """Answer as `check_guest` does: conductors below protocol level 4 (`droveway.wire.levels`) ask by this name."""
     return check_guest(ctx, details)
 
 

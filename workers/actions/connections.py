@@ -13,14 +13,14 @@ from droveway.workers.hypervisors.base import Port
 
 @action(of_destination=True)
 def connect(ctx: Context, details: Connections) -> dict[str, Any]:
-    """Connect every volume and plug every port."""
+    """Connect every volume and plug every port of the server."""
     connect_all(ctx, details.volumes, details.ports)
     return {}
 
 
 @undo
 def undo_connect(ctx: Context, details: Connections) -> dict[str, Any]:
-    """Disconnect them."""
+    """Disconnect what was connected."""
     return disconnect(ctx, details)
 
 
@@ -33,12 +33,12 @@ def disconnect(ctx: Context, details: Connections) -> dict[str, Any]:
 
 @undo
 def undo_disconnect(ctx: Context, details: Connections) -> dict[str, Any]:
-    """Connect them again."""
+    """Connect again what was disconnected."""
     return connect(ctx, details)
 
 
 def connect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) -> None:
-    """Make what the guest needs ready; done for what is ready."""
+    """Connect the volumes and plug the ports; does nothing for those that are connected and plugged already."""
     for volume in ctx.volumes(volumes):
         ctx.effect("connect_volume")
         ctx.hypervisor.connect_volume(ctx.server, volume)
@@ -49,7 +49,10 @@ def connect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) ->
 
 
 def disconnect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) -> None:
-    """Take away what the guest needed; done for what is not there."""
+    """Unplug the ports and disconnect the volumes; does nothing for those that are not there.
+
+    Raises StepError (``guest-runs``) while the guest runs.
+    """
     refuse_running(ctx, "its volumes and ports are disconnected")
     for port in ports:
         ctx.effect("unplug")
@@ -61,5 +64,5 @@ def disconnect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef])
 
 
 def as_ports(ports: list[PortRef]) -> list[Port]:
-    """The ports as the hypervisor wants them."""
+    """Convert the ports into those that the hypervisor takes."""
     return [Port(port=ref.port, mac=ref.mac) for ref in ports]

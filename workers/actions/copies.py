@@ -51,25 +51,25 @@ from droveway.workers.transfer.copying import Tally, copy_disk, readers
 from droveway.workers.transfer.sources import LocalSource, Source
 
 SIDE_BY_SIDE: Final = 4
-"""So many disks of a server are copied at once."""
+"""Most disks of a server that are copied at the same time."""
 
 EPHEMERAL: Final = "disk.eph0"
 
 PROBE_PATIENCE: Final = 5.0
-"""Seconds for which a transfer port is asked whether it can be reached."""
+"""Seconds within which the source's transfer port has to answer `probe_transfer`."""
 
 _NO_WAY: Final = frozenset({"source-unreachable", "certificate", "address", "protocol"})
-"""Codes that say that no disk would come from there."""
+"""Error codes that mean that no disk could be fetched from the source."""
 
 Copies = tuple[list[CopiedDisk], list[CopiedDisk]]
-"""The disks, and the bases that had to be fetched for them."""
+"""The copied disks, and the bases that had to be fetched for them."""
 
 _Disk = TypeVar("_Disk")
 
 
 @action()
 def offer_disks(ctx: Context, details: OfferDisks) -> dict[str, Any]:
-    """Serve what was set aside to the peer; the value has the address to fetch it from."""
+    """Let the peer fetch what was set aside; the value has the address to fetch it from."""
     own_manifest(ctx)
     refuse_running(ctx, "its disks are offered")
     ctx.effect("offer")
@@ -87,9 +87,10 @@ def undo_offer_disks(ctx: Context, _: OfferDisks) -> dict[str, Any]:
 
 
 def admit(host: Host, hello: frames.Hello) -> LocalSource:
-    """Open what the hello may fetch: offered to that peer for that move, by a claim that stands, its guest off.
+    """Open the disks that the hello of a peer asks for.
 
-    Raises StepError (``not-offered``, ``guest-runs``) or Fenced.
+    Raises StepError (``not-offered``) unless they are set aside and offered to this peer for this move, Fenced unless
+    the peer's epoch stands, and StepError (``guest-runs``) while the guest runs.
     """
     offer = host.journal.offer(hello.server)
     if offer is None or (offer.move, offer.peer) != (hello.move, hello.peer) or hello.epoch < offer.epoch:
@@ -120,7 +121,7 @@ def admit(host: Host, hello: frames.Hello) -> LocalSource:
 
 @action(of_destination=True, thrifty=True)
 def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
-    """Does the source's transfer port answer this host, as it would for a copy?  The value says why not."""
+    """Report whether the source's transfer port answers this host as it would for a copy, and why not."""
     hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch, probe=True)
     source = RemoteSource(
         details.source,
@@ -143,9 +144,10 @@ def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
 
 @action(of_destination=True, fills_disk=True)
 def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
-    """Copy every disk but swap, prove the copies, give them their name and remove the storage probe.
+    """Copy every disk but swap, prove the copies, give their directory the server's name and remove the storage probe.
 
-    The value lists the disks with bytes and checksums of both ends; ``bytes`` is what crossed the wire in all.
+    The value lists the disks in bytes with the checksums of both ends; ``bytes`` is how much crossed the network in
+    all.
     """
 
     def copied(own: Directory) -> Copies:
@@ -156,12 +158,12 @@ def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
 
 @undo
 def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
-    """Delete this move's copy."""
+    """Delete the copy that this move made."""
     return remove_copy(ctx)
 
 
 def make_copy(ctx: Context, copied: Callable[[Directory], Copies], *, variant: str, probe: str) -> dict[str, Any]:
-    """Have the disks ``copied`` into this move's own directory, give that the server's name and remove the probe."""
+    """Run ``copied`` in a directory of this move's own, give that the server's name and remove the storage probe."""
     hold_storage(ctx)
     if ctx.directories.exists(ctx.server):
         _clear_the_way(ctx)
@@ -186,7 +188,7 @@ def make_copy(ctx: Context, copied: Callable[[Directory], Copies], *, variant: s
 
 
 def remove_copy(ctx: Context) -> dict[str, Any]:
-    """Delete what `make_copy` made, whole or not: the undo of each action that calls it."""
+    """Delete what `make_copy` made, whole or not: the undo of every action that calls it."""
     require_storage(ctx)
     discard_copy(ctx)
     discard_renamed_copy(ctx)
@@ -197,10 +199,10 @@ def remove_copy(ctx: Context) -> dict[str, Any]:
 
 @action(of_destination=True, fills_disk=True)
 def fit_disks(ctx: Context, details: FitDisks) -> dict[str, Any]:
-    """Rest overlays on this host's bases, grow root and ephemeral to the flavor, make swap anew; shrinks no disk.
+    """Rest overlays on this host's bases, grow root and ephemeral disk to the flavor, make swap anew; shrinks no disk.
 
-    Nova's finish_migration.  All is written through the directory that was opened and proved at the start: whoever
-    slept meanwhile finds that one, and never what has its name by now.
+    This is Nova's finish_migration.  The directory is opened once and proved to be this move's copy, and everything is
+    written through it.  So a worker that slept meanwhile never writes into another directory that has got its name.
     """
     with own_copy_opened(ctx) as (copy, marker):
         refuse_running(ctx, "its disks are grown")
@@ -213,7 +215,7 @@ def fit_disks(ctx: Context, details: FitDisks) -> dict[str, Any]:
         wanted = {EPHEMERAL: (details.ephemeral_bytes, "ephemeral"), SWAP: (details.swap_bytes, "swap")}
         made = {disk: ctx.hypervisor.disk_format for disk, (size, _) in wanted.items() if size and disk not in formats}
         ctx.replacing("disk_info")
-        # Before they are made: a disk without a recorded format is none that anybody opens.
+        # The formats are recorded before the disks are made, because no disk without a recorded format is ever opened.
         copy.write(DISK_INFO, ctx.directories.format_record(ctx.server, formats | made))
         present = copy.disks()
         for disk, (size, kind) in wanted.items():
@@ -241,7 +243,7 @@ def _grow(ctx: Context, copy: Directory, disk: str, disk_format: str, size: int)
 
 
 def _clear_the_way(ctx: Context) -> None:
-    """Remove an earlier alternate's copy; raise DestinationFault (``in-the-way``) for what is no copy of this move."""
+    """Remove an earlier alternate's copy; raises DestinationFault (``in-the-way``) for what is no copy of this move."""
     marker = ctx.directories.marker(ctx.server)
     if marker is None or marker.move != ctx.move:
         owner = "no move of ours" if marker is None else f"move {marker.move}"
@@ -251,12 +253,12 @@ def _clear_the_way(ctx: Context) -> None:
             code="in-the-way",
         )
     if marker.host != ctx.host.name:
-        # A destination that died left it on storage that this host shares, and the server has run since.
+        # On storage that this host shares, an earlier destination died and left the copy; the server has run since.
         discard_copy(ctx, of_any_host=True)
 
 
 def _fill(ctx: Context, copied: Callable[[Directory], Copies], part: str) -> None:
-    """Make the copies in the move's own directory; its marker comes last and says that they were proved."""
+    """Make the copies in the move's own directory; the marker is written last and says that they were proved."""
     ctx.directories.create(part)
     with ctx.directories.opened(part) as own:
         disks, fetched = copied(own)
@@ -331,7 +333,7 @@ def _copy(
 def side_by_side(
     ctx: Context, own: Directory, disks: Mapping[str, _Disk], copy: Callable[[_Disk, int], CopiedDisk]
 ) -> list[CopiedDisk]:
-    """Copy several disks at once, each by its name; the first error ends them all once each has stopped."""
+    """Copy several disks at once, each by its name; the first error is raised when all of them have stopped."""
     wanted = [disk for name, disk in disks.items() if name != SWAP]
     for name in disks:
         if name != SWAP and not is_disk(name):
@@ -346,7 +348,7 @@ def side_by_side(
 
 
 def _formats_in(disks: list[SetAsideDisk], wanted: list[BaseFile]) -> Iterator[tuple[str, str]]:
-    """Every format that the source speaks of, with the name of what is said to have it."""
+    """Yield every format that the source names, with the name of the disk or base that is said to have it."""
     for disk in disks:
         yield disk.name, disk.format
         if disk.backing:

@@ -1,4 +1,4 @@
-"""The definition of a guest that no host has told: of a server that Nova shelved."""
+"""Makes a new definition for a server that Nova shelved, since no host has one for it any more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def new_definition(
     ctx: Context, *, vcpus: int, memory_mb: int, disks: Sequence[Path], volumes: Sequence[VolumeRef]
 ) -> str:
-    """Make a definition as this host's hypervisor makes that of a new guest; ``memory_mb`` in MiB."""
+    """Return the definition that this host's hypervisor makes for a new guest; ``memory_mb`` in MiB."""
     return ctx.hypervisor.create_definition(
         server=ctx.server,
         name=f"instance-{ctx.server[:8]}",

@@ -36,7 +36,7 @@ from droveway.workers.directories import BaseFile, Directory, Manifest, SetAside
 
 @action()
 def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Rename ``<uuid>`` to ``<uuid>_resize`` with a manifest of what lies in it (Nova's migrate_disk_and_power_off)."""
+    """Rename ``<uuid>`` to ``<uuid>_resize`` with a manifest of its disks in it (Nova's migrate_disk_and_power_off)."""
     name = set_aside_name(ctx.server)
     refuse_running(ctx, "its disks are set aside")
     hold_storage(ctx)
@@ -61,7 +61,10 @@ def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 @undo
 def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Rename back and forget the manifest; a copy in the way was left on shared storage by a destination now away."""
+    """Rename the directory back and drop the manifest.
+
+    A copy under the server's name was left on shared storage by a destination that is away now, and is deleted first.
+    """
     name = set_aside_name(ctx.server)
     ctx.journal.drop_offer(ctx.server, ctx.move)
     require_storage(ctx)
@@ -80,7 +83,7 @@ def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 @action(thrifty=True)
 def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
-    """Bring back what was set aside (Nova's finish_revert_migration); the copy waits as ``<uuid>_del``."""
+    """Bring back what was set aside (Nova's finish_revert_migration); the copy becomes ``<uuid>_del``."""
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
     refuse_running(ctx, "its disks are renamed")
     hold_storage(ctx)
@@ -105,7 +108,7 @@ def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 
 @undo
 def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
-    """Set aside again what was brought back, and take the copy back into its place."""
+    """Set aside again what was brought back, and give the copy the server's name again."""
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
     require_storage(ctx)
     if not ctx.directories.exists(name) and _is_restored(ctx):
@@ -135,7 +138,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
         _undefine_source(ctx)
     if not details.keep:
         discard(ctx, name, is_set_aside(ctx))
-        # The server may have been deleted since the step was begun.
+        # A confirm that was to keep it may have run before, if the server was deleted since the step began.
         discard(ctx, kept, is_set_aside(ctx))
     elif set_aside_here:
         hold_storage(ctx)
@@ -148,7 +151,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
 
 @action(thrifty=True)
 def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
-    """Delete what a confirm has kept; done when it is not there."""
+    """Delete what a confirm has kept; does nothing when it is not there."""
     kept = kept_name(ctx.server, details.of_move)
     require_storage(ctx, step_key=details.of_move)
     if ctx.directories.exists(kept):
@@ -167,15 +170,18 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 
 @undo
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
-    """Refused: a conductor of a release that knows no dates asks for it before the time, as for any debt."""
+    """Refuse the undo: what was kept is only deleted when its time is over.
+
+    A conductor of a release that does not know that date takes what is kept for any debt, and asks for it too early.
+    """
     raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over")
 
 
 @action(thrifty=True)
 def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:
-    """Undefine this move's guest and delete its copy, once the source's guest runs again (Nova's revert_resize).
+    """Undefine this move's guest and delete its copy, after the source's guest runs again (Nova's revert_resize).
 
-    Only a guest that is marked with this move goes: on the same host it is the source's again, and unmarked.
+    Only a guest with this move's mark is undefined.  On the same host the guest is the source's again, without a mark.
     """
     require_storage(ctx, step_key=ctx.move)
     undefine_own(ctx)
@@ -193,10 +199,11 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
 
 @action()
 def rename_copy(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Keep this move's copy as ``<uuid>_keep-<move>``, and undefine its guest, when nobody can say what it is worth.
+    """Rename this move's copy to ``<uuid>_keep-<move>`` and undefine its guest, when nobody knows if it is good.
 
-    Under its own name a Nova that evacuates the server to this host would take the copy for the server's disks.  Raises
-    StepError (``guest-runs``) while the copy is in use, and ``foreign`` for a directory that took its place meanwhile.
+    Under the server's name, a Nova that evacuates the server to this host would take the copy for the server's disks.
+    Raises StepError: ``guest-runs`` while the copy is in use, ``foreign`` for a directory that took its place
+    meanwhile.
     """
     is_ours, kept = is_copy(ctx), kept_name(ctx.server, ctx.move)
     require_storage(ctx, step_key=ctx.move)

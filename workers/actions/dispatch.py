@@ -1,4 +1,4 @@
-"""Runs the actions, and tells each failure as the one error that a conductor reads."""
+"""Runs the actions and turns each failure into the one error that a conductor reads."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from droveway.workers.context import Context
 LOG = logging.getLogger(__name__)
 
 MODULES: Final = (checks, connections, copies, disks, guests, images, keeping, removal)
-"""Those with actions."""
+"""The modules that hold actions."""
 
 DISK_FULL: Final = "disk-full"
 
 
 def run(ctx: Context, details: Any) -> dict[str, Any]:
-    """Carry the command out.
+    """Carry the command out and return the value of its answer.
 
-    Raises StepError (or DestinationFault) for what the conductor is told; Fenced, CoordinationLost and Parked leave
-    the command begun, without a result.
+    Raises StepError (or DestinationFault) for a failure that the conductor is told.  Fenced, CoordinationLost and
+    Parked leave the command begun, without a result.
     """
     command = ctx.command
     action = ACTIONS[command.action]
@@ -46,7 +46,7 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
             raise _logged(ctx, _disk_full(ctx)) from None
         raise _logged(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
     except Exception as error:
-        LOG.exception("%s failed inside", named(command))
+        LOG.exception("%s met an unexpected error", named(command))
         text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
         raise ctx.failed(text, code="internal") from None
     LOG.log(_level(command), "%s is done after %.2f s", named(command), time.monotonic() - began)
@@ -54,20 +54,20 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
 
 
 def _logged(ctx: Context, error: StepError) -> StepError:
-    """The error, once it is logged."""
+    """Log the error and return it."""
     LOG.info("%s failed: %s: %s", named(ctx.command), error.error_code, printable(error.message))
     return error
 
 
 def named(command: commands.Command) -> str:
-    """Name the command as the log does."""
+    """Return the command's name for the log."""
     undo = "" if command.direction == "execute" else "the undo of "
     step = f" in step {command.step}" if command.step != command.action else ""
     return f"Move {command.move[:SHORT]}: {undo}{command.action}{step} on host {command.host}"
 
 
 def _level(command: commands.Command) -> int:
-    """Return the level at which the command is told: a question that is asked again and again is no news."""
+    """Return the log level for the command: questions are asked again and again, so they are logged at DEBUG."""
     return logging.DEBUG if commands.ages(command.action) else logging.INFO
 
 
@@ -79,7 +79,7 @@ def _disk_full(ctx: Context) -> StepError:
 
 
 def _located(ctx: Context, error: StepError) -> StepError:
-    """The error with the host where it happened, and as no fault of a destination when an undo met it."""
+    """Return the error with the host where it happened; in an undo a DestinationFault becomes a plain StepError."""
     if error.host and (ctx.command.direction == "execute" or not isinstance(error, DestinationFault)):
         return error
     kind = type(error) if ctx.command.direction == "execute" else StepError

@@ -28,18 +28,18 @@ from droveway.workers.permission import PermissionVoid
 
 ASKED: Final = "asked"
 DOWN: Final = "down"
-"""Notes of `stop_guest`: that the guest was asked to shut down, and that it has done so since."""
+"""Notes of `stop_guest`: the guest was asked to shut down, and the shutdown has come to its end."""
 
 
 @action(thrifty=True)
 def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
-    """Shut down, then cut off; the value says whether it ran before the step began."""
+    """Shut the guest down, or cut it off after the grace; the value says whether it ran before the step began."""
     guest = _known(ctx)
     runs = guest is not None and guest.running
     ran = ctx.journal.note(ctx.step_key, "ran", int(runs))
     ctx.effect("stop")
     if runs:
-        # From here on it may be on its way down, however long that takes.
+        # From here on the guest may be shutting down, however long that takes.
         ctx.journal.note(ctx.step_key, ASKED, 1)
         ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
     ctx.effect("stopped")
@@ -48,12 +48,15 @@ def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
 
 @undo
 def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
-    """Start the guest again when it is to run; on its own disks, and by a permission that is good, or not at all."""
+    """Start the guest again if it is to run.
+
+    It starts only on its own disks and, where the command carries a permission, only while that is good.
+    """
     guest = _known(ctx)
     if details.restart:
         _refuse_set_aside(ctx)
         if guest is not None and guest.running and _goes_down(ctx):
-            # A guest that shuts down still runs, and would be off a moment after it was taken for running.
+            # A guest that is shutting down still runs, and would be off a moment after it was taken for running.
             ctx.effect("end_stop")
             ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
             guest = _known(ctx)
@@ -66,13 +69,13 @@ def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
 
 
 def _goes_down(ctx: Context) -> bool:
-    """Whether the step asked the guest to shut down, and no undo of it has seen the end of that."""
+    """Return whether the step asked the guest to shut down, and no undo has seen the shutdown end yet."""
     return bool(ctx.journal.noted(ctx.step_key, ASKED, 0)) and not ctx.journal.noted(ctx.step_key, DOWN, 0)
 
 
 @action(of_destination=True, fills_disk=True)
 def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
-    """Define the guest with its new sizes on the copy of its disks; the value has its start count."""
+    """Define the guest with its new sizes on the copy of its disks; the value has its start count on this host."""
     _known(ctx)
     own_copy(ctx)
     volumes = ctx.volumes(details.volumes)
@@ -102,13 +105,13 @@ def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
 
 @undo
 def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
-    """Undefine the guest, or on the same host put back the definition that it had."""
+    """Undefine the guest; on the same host, put back the definition that it had before."""
     guest = _known(ctx)
     if not details.previous:
         undefine_own(ctx)
         return {}
     if guest is not None and (guest.mark is None or guest.mark.move != ctx.move):
-        return {}  # it is as it was
+        return {}  # the guest still has the definition that it had before the step
     refuse_running(ctx, "its definition is put back")
     aside = set_aside_name(ctx.server)
     directory = aside if ctx.directories.exists(aside) else ctx.server
@@ -119,7 +122,7 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
 
 @action(thrifty=True)
 def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Say that the guest can be started here now: a `droveway.wire.commands.Ready`."""
+    """Say that the guest can be started here now, with a new permission: a `droveway.wire.commands.Ready`."""
     _known(ctx)
     ctx.effect("ready")
     found: dict[str, Any] = msgspec.to_builtins(Ready(permission=ctx.host.permissions.ready(ctx.server)))
@@ -130,9 +133,9 @@ def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
 def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     """Start the guest on its new host: the point of no return.
 
-    Raises DestinationFault when it is proved that it never started, and StepError: ``start-unknown`` when nobody can
-    say, ``went-off`` for a guest that was started and is off by then.  The start count before the step's first try is
-    noted, so that a later try knows of an earlier one's start.
+    Raises DestinationFault when it is proved that the guest never started.  Raises StepError ``start-unknown`` when
+    that cannot be known, and ``went-off`` for a guest that was started and is off again.  The step's first try notes
+    the start count, so that a later try sees whether an earlier one started the guest.
     """
     if not details.power_on:
         ctx.effect("leave_off")
@@ -148,14 +151,14 @@ def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     fence = _permitted(ctx, details.permission, guest)
     ctx.fence()
     try:
-        # Asked even when it runs: a killed starter may have left it half way up.
+        # Also for a guest that runs: a starter that was killed may have left it half started.
         ctx.hypervisor.start(ctx.server, fence)
     except (Fenced, CoordinationLost):
         raise
     except (DrovewayError, OSError) as error:
         _judge(ctx, before, error)
     ctx.effect("started")
-    # It may have written to its disks, whether it runs by now or not.
+    # The guest may have written to its disks, whether it still runs or not.
     forget_manifest(ctx)
     return {"started": True, "running": True, "starts": require_up(ctx).starts}
 
@@ -163,7 +166,7 @@ def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
 def require_up(ctx: Context) -> GuestRecord:
     """Return the guest that was started, as it is now; raises StepError (``went-off``) when it is off.
 
-    Whether its start was counted tells nothing here: somebody may have started it by hand, and it runs.
+    The start count does not matter here: a guest that somebody started by hand runs as well.
     """
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None or not guest.running:
@@ -177,7 +180,7 @@ def require_up(ctx: Context) -> GuestRecord:
 
 @undo
 def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
-    """Leave the guest off; raises StepError (``start-unknown``) unless it is proved that it never started."""
+    """Leave the guest off; raises StepError (``start-unknown``) unless it is proved that the guest never started."""
     guest = _known(ctx)
     if guest is not None:
         before = ctx.journal.noted(ctx.step_key, "starts", guest.starts)
@@ -193,7 +196,7 @@ def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
 
 @action()
 def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
-    """Define the guest as it was before the move, unmarked, and connect its volumes and ports."""
+    """Define the guest as it was before the move, without a mark, and connect its volumes and ports."""
     _known(ctx)
     connect_all(ctx, details.volumes, details.ports)
     refuse_running(ctx, "its definition is put back")
@@ -204,7 +207,7 @@ def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str,
 
 @undo
 def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
-    """Put the destination's definition back when this is its host too, then disconnect."""
+    """Put the destination's definition back if this is its host too, then disconnect volumes and ports."""
     guest = _known(ctx)
     if details.previous and (guest is None or guest.mark is None):
         refuse_running(ctx, "its definition is put back")
@@ -218,7 +221,7 @@ def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict
 def _define_as_it_was(
     ctx: Context, details: DefineGuest | PrepareSourceGuest, definition: str, directory: str, *, mark: Mark | None
 ) -> None:
-    """Define the guest by a definition that it had before on this host, with its sizes, on the directory's disks."""
+    """Define the guest by a definition that it had on this host before, sizes included, on disks in ``directory``."""
     volumes = ctx.volumes(details.volumes)
     formats = ctx.directories.formats(directory)
     ctx.effect("define")
@@ -237,7 +240,7 @@ def _define_as_it_was(
 
 
 def _known(ctx: Context) -> GuestRecord | None:
-    """The guest as it is here; raises StepError when it belongs to another move that lives."""
+    """Return the guest, or None; raises StepError (``foreign``) when it belongs to another move that has not ended."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None:
         refuse_foreign(ctx, guest)
@@ -245,9 +248,10 @@ def _known(ctx: Context) -> GuestRecord | None:
 
 
 def _permitted(ctx: Context, permission: str, guest: GuestRecord | None) -> Fence:
-    """What is asked right before the guest is started: the fence, then whether the permission is good by now.
+    """Return what the hypervisor calls right before it starts the guest.
 
-    One that runs was started by an earlier run of this command, which had one.
+    It fences, and then checks that the permission is still good.  It only fences when the command has no permission, or
+    the guest runs: then an earlier run of this command has started it with a good permission.
     """
     if not permission or (guest is not None and guest.running):
         return ctx.fence
@@ -260,7 +264,7 @@ def _permitted(ctx: Context, permission: str, guest: GuestRecord | None) -> Fenc
 
 
 def _refuse_set_aside(ctx: Context) -> None:
-    """A server whose directory is away has no disks to run on."""
+    """Raise StepError (``missing``) when the server's directory is not there: its guest would have no disks."""
     if not ctx.directories.exists(ctx.server):
         raise ctx.failed(
             f"{ctx.directories.path(ctx.server)} is not there on {ctx.host.name}: the guest is not started without "
@@ -270,7 +274,10 @@ def _refuse_set_aside(ctx: Context) -> None:
 
 
 def _judge(ctx: Context, before: int, error: DrovewayError | OSError) -> None:
-    """After a failed start: return when it runs all the same and that start was counted, else raise what is proved."""
+    """Judge a failed start: return if the guest runs all the same and the start was counted, else raise an error.
+
+    The error is a DestinationFault when it is proved that the guest never started, else StepError (``start-unknown``).
+    """
     try:
         guest = ctx.hypervisor.guest(ctx.server)
     except (DrovewayError, OSError) as blind:

@@ -1,4 +1,4 @@
-"""Actions that send a server's disks through the image service: away from their host, and onto another."""
+"""Actions that move disks through the image service: one host uploads them as images, another downloads them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from droveway.workers.transfer.sources import LocalSource, base_name
 LOG = logging.getLogger(__name__)
 
 POLL: Final = 1.0
-"""Seconds after which an image is looked at again that another upload fills."""
+"""Seconds between two looks at an image that another upload is filling."""
 
 PATIENCE: Final = 30.0
-"""Seconds for which an image service that does not answer is asked again: it may be starting anew."""
+"""Seconds for which an image service that does not answer is asked again; it may be restarting."""
 
 SHA512: Final = "sha512"
 
@@ -56,10 +56,10 @@ _Answer = TypeVar("_Answer")
 
 @action()
 def upload_disks(ctx: Context, details: UploadDisks) -> dict[str, Any]:
-    """Make each disk an image, compared with what the image service says of it; the guest is off and stays off.
+    """Upload each disk to an image and compare the bytes with what the image service says; the guest stays off.
 
-    A disk that rests on another file is flattened first, into this move's own directory. It stays there until the undo
-    or the server's removal, so that a repeated run sends the same bytes.
+    A disk that rests on another file is first flattened into this move's own directory.  The flat disk stays there
+    until the undo or the removal of the server, so that a repeated run sends the same bytes.
     """
     refuse_running(ctx, "its disks are uploaded")
     hold_storage(ctx)
@@ -89,9 +89,9 @@ def undo_upload_disks(ctx: Context, _: UploadDisks) -> dict[str, Any]:
 
 @action(of_destination=True, fills_disk=True)
 def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
-    """Make this move's copy from images, prove it, give it its name and remove the storage probe.
+    """Make this move's copy from images, prove it, give it the server's name and remove the storage probe.
 
-    The value is that of `copy_disks`.
+    The value is like that of `copy_disks`.
     """
     for disk in details.disks:
         headers.require_format(disk.format, f"the image of {disk.disk} of server {ctx.server}")
@@ -110,12 +110,12 @@ def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
 
 @undo
 def undo_download_disks(ctx: Context, _: DownloadDisks) -> dict[str, Any]:
-    """Delete this move's copy; the images stay."""
+    """Delete the copy that this move made; the images stay."""
     return remove_copy(ctx)
 
 
 def _require_all(ctx: Context, manifest: Manifest, details: UploadDisks) -> None:
-    """Raise StepError (``missing``) unless the images are those of all disks that were set aside, but for swap."""
+    """Raise StepError (``missing``) unless images are given for exactly the disks that were set aside, without swap."""
     there = {disk.name for disk in manifest.disks if disk.name != SWAP}
     asked = {wanted.disk for wanted in details.disks}
     if there != asked:
@@ -127,7 +127,7 @@ def _require_all(ctx: Context, manifest: Manifest, details: UploadDisks) -> None
 
 
 def _require_set_aside(ctx: Context, manifest: Manifest) -> None:
-    """Raise StepError for a disk, or a base, that is not as it was when the disks were set aside."""
+    """Raise StepError for a disk or a base that has changed since the disks were set aside."""
     source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
     with contextlib.closing(source):
         for disk in manifest.disks:
@@ -161,7 +161,7 @@ def _upload(ctx: Context, own: Directory, formats: dict[str, str], wanted: Image
 
 @contextlib.contextmanager
 def _self_contained(ctx: Context, own: Directory, info: DiskInfo) -> Iterator[tuple[Directory, str]]:
-    """The directory in which the disk lies that can be sent, and its format: the server's own, or a flattened one."""
+    """Yield the directory with the disk that can be sent, and its format: the server's own disk, or a flattened one."""
     if not info.backing:
         yield own, info.format
         return
@@ -174,7 +174,10 @@ def _self_contained(ctx: Context, own: Directory, info: DiskInfo) -> Iterator[tu
 
 
 def _flatten(ctx: Context, own: Directory, info: DiskInfo, flat: Directory) -> None:
-    """Flatten the disk, unless that was done and it has not changed since; the note of what it was comes last."""
+    """Flatten the disk, unless that was done and the disk has not changed since.
+
+    A note in the directory holds the disk's size, mtime and inode; it is written last.
+    """
     note, before = f"{info.name}-flattened", _identity(own, info.name)
     if flat.read(note) == before and info.name in flat.entries():
         return
@@ -195,7 +198,7 @@ def _flatten(ctx: Context, own: Directory, info: DiskInfo, flat: Directory) -> N
 
 
 def _filled(ctx: Context, image: str, data: _Data, disk_format: str) -> ImageRecord:
-    """The image once it has its data, by this upload or by one that was under way."""
+    """Return the image once it has its data, from this upload or from one that was under way."""
     references, patience = ctx.host.references, _Patience(ctx)
     while True:
         found = patience.ask(lambda: references.image(image))
@@ -215,7 +218,7 @@ def _filled(ctx: Context, image: str, data: _Data, disk_format: str) -> ImageRec
 
 
 def _require_same_format(ctx: Context, image: ImageRecord, disk: str, disk_format: str) -> None:
-    """Raise StepError (``disk-format``) for an image that would be read otherwise than it was written."""
+    """Raise StepError (``disk-format``) for an image whose format is not the one that the disk was written in."""
     if image.disk_format != disk_format:
         raise ctx.failed(
             f"image {image.id} says that it is {image.disk_format[:40]!r}, and {disk} of server {ctx.server} becomes a "
@@ -227,11 +230,15 @@ def _require_same_format(ctx: Context, image: ImageRecord, disk: str, disk_forma
 def _download(
     ctx: Context, directory: int, wanted: DownloadedDisk, tally: Tally, limits: tuple[Bucket, ...]
 ) -> CopiedDisk:
-    """Get one disk and prove what its medium holds; what an interrupted run had of it counts once that proof does."""
+    """Download one disk and prove it by a checksum of what was written.
+
+    Data of an interrupted run is kept only if the whole disk then has the image's checksum; otherwise all is fetched
+    anew.
+    """
     disk = wanted.disk
     if wanted.checksum and not _is_known(wanted.algorithm):
         raise ctx.failed(
-            f"the checksum of image {wanted.image} is a {wanted.algorithm[:40]!r}, which nobody can make here",
+            f"the checksum of image {wanted.image} is a {wanted.algorithm[:40]!r}, which this host cannot compute",
             code=_CHECKSUM,
         )
     patience = _Patience(ctx)
@@ -249,7 +256,7 @@ def _download(
         _receive(ctx, wanted, file, tally, limits)
         found = _proved(ctx, directory, wanted)
         if kept and found != wanted.checksum:
-            LOG.info("What was left of %s of server %s is not its image's: it is fetched anew", disk, ctx.server)
+            LOG.info("What an earlier run left of %s of server %s is wrong: all is fetched anew", disk, ctx.server)
             kept = 0
             os.ftruncate(file, 0)
             tally.expect(wanted.size)
@@ -263,7 +270,7 @@ def _download(
                 code=_CHECKSUM,
             )
         if not wanted.checksum:
-            LOG.info("Image %s has no checksum: %s of server %s has its size", wanted.image, disk, ctx.server)
+            LOG.info("Image %s has no checksum: of %s of server %s, only the size fits", wanted.image, disk, ctx.server)
         _require_format(ctx, file, wanted)
         allocated = os.fstat(file).st_blocks * 512
     finally:
@@ -292,7 +299,7 @@ def _require_recorded(ctx: Context, image: ImageRecord, wanted: DownloadedDisk) 
 
 
 def _receive(ctx: Context, wanted: DownloadedDisk, file: int, tally: Tally, limits: tuple[Bucket, ...]) -> None:
-    """Write what lacks behind the file's end, synced now and then; zeros become holes."""
+    """Download what is missing behind the end of the file; zeros become holes, and the file is synced now and then."""
     patience = _Patience(ctx)
     done = unsynced = 0
 
@@ -330,7 +337,7 @@ def _other_size(ctx: Context, wanted: DownloadedDisk, found: str) -> StepError:
 
 
 def _write(file: int, data: bytes, offset: int) -> None:
-    """Write, or leave a hole where there is nothing but zeros; the file ends behind it either way."""
+    """Write the data, or leave a hole for zeros; the file ends right behind the data either way."""
     left = memoryview(data)
     if extents.is_zero(left):
         os.ftruncate(file, offset + len(left))
@@ -341,13 +348,13 @@ def _write(file: int, data: bytes, offset: int) -> None:
 
 
 def _proved(ctx: Context, directory: int, wanted: DownloadedDisk) -> str:
-    """The checksum of what the medium holds."""
+    """Return the checksum of the disk as it was written."""
     ctx.effect("verify")
     return _digest(ctx, directory, wanted.disk, wanted.algorithm if wanted.checksum else SHA512)
 
 
 def _require_format(ctx: Context, file: int, wanted: DownloadedDisk) -> None:
-    """Raise StepError for a disk that is no qcow2 but is to be one, or that rests on other files."""
+    """Raise StepError for a disk that is no qcow2 although its image says so, or that rests on other files."""
     if wanted.format == headers.RAW:
         return
     whose = f"image {wanted.image} of {wanted.disk} of server {ctx.server}"
@@ -360,7 +367,7 @@ def _require_format(ctx: Context, file: int, wanted: DownloadedDisk) -> None:
 
 
 class _Data:
-    """A disk's bytes, as they are sent: read past the cache, and hashed on the way."""
+    """Reads a disk's bytes past the page cache while they are sent, and hashes them."""
 
     def __init__(self, ctx: Context, directory: Directory, disk: str, tally: Tally) -> None:
         self.disk = disk
@@ -389,25 +396,25 @@ class _Data:
         self._sent = whole.hexdigest()
 
     def checksum(self, algorithm: str) -> str:
-        """Of all its bytes, as they were sent, or read again."""
+        """Return the checksum of all bytes: of those that were sent, or of the disk read once more."""
         if self._sent and algorithm == SHA512:
             return self._sent
         return _digest(self._ctx, self._directory.file, self.disk, algorithm)
 
 
 class _Patience:
-    """Asks again, for a while, where the image service does not answer."""
+    """Repeats calls for a while when the image service does not answer."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.renew()
 
     def renew(self) -> None:
-        """It has answered."""
+        """Start the time anew, because the image service has answered."""
         self._ends = time.monotonic() + PATIENCE
 
     def ask(self, call: Callable[[], _Answer]) -> _Answer:
-        """What ``call`` answers, which may be repeated."""
+        """Return what ``call`` returns; it may be called several times."""
         while True:
             try:
                 answer = call()
@@ -421,7 +428,7 @@ class _Patience:
 
 
 def _read(ctx: Context, directory: int, disk: str, size: int) -> Iterator[memoryview]:
-    """The disk's bytes from its medium, part by part, each valid until the next one."""
+    """Yield the disk's bytes, read past the page cache; each part is valid until the next one."""
     with extents.Medium(directory, disk) as medium:
         for offset in range(0, size, extents.CHUNK):
             ctx.check()
@@ -429,7 +436,7 @@ def _read(ctx: Context, directory: int, disk: str, size: int) -> Iterator[memory
             try:
                 data = medium.read(offset, length)
             except OSError as error:
-                # The client of the image service would take it for a connection that broke.
+                # The client of the image service would take an OSError for a lost connection.
                 raise ctx.failed(f"{disk} of server {ctx.server} cannot be read: {error}", code="io") from None
             if len(data) < length:
                 raise _changed(ctx, disk)
@@ -446,12 +453,12 @@ def _digest(ctx: Context, directory: int, disk: str, algorithm: str) -> str:
 
 
 def _is_known(algorithm: str) -> bool:
-    """Whether checksums of this kind can be made here; those of variable length are none."""
+    """Return whether this host can make checksums of this kind; kinds without a fixed length do not count."""
     return algorithm in hashlib.algorithms_guaranteed and not algorithm.startswith("shake")
 
 
 def _take(ctx: Context, limits: tuple[Bucket, ...], count: int) -> None:
-    """Wait until so many bytes may go or come."""
+    """Wait until so many bytes may be sent or received."""
     ctx.check()
     for limit in limits:
         while seconds := limit.take(count):
@@ -459,7 +466,7 @@ def _take(ctx: Context, limits: tuple[Bucket, ...], count: int) -> None:
 
 
 def _identity(directory: Directory, disk: str) -> bytes:
-    """What changes when the disk is written to or replaced."""
+    """Return a text of size, mtime and inode, which changes when the disk is written to or replaced."""
     file = open_file(directory.file, disk)
     try:
         os.fsync(file)

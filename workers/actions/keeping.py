@@ -1,4 +1,4 @@
-"""The action with which a copy stops being one: disks and guest of the server carry no move's mark any more."""
+"""The action that makes a copy the server's own: it takes the move's marks off the server's disks and its guest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from droveway.workers.directories import MARKER
 
 @action()
 def keep_copy(ctx: Context, details: KeepCopy) -> dict[str, Any]:
-    """Take this move's mark off the server's disks, then off its guest: from then on they are the server's own.
+    """Take this move's mark off the server's disks, and then off its guest.
 
-    Nothing that a move does deletes what has no mark.  The server may be on its way elsewhere when a host that was away
-    comes to it.  Raises StepError (``missing``) for a disk that was to be there.
+    No move deletes what carries no mark.  A host that was away may get this command when the server is already on
+    another move, so the disks may also be set aside.  Raises StepError (``missing``) for a disk of ``disks`` that is
+    not there.
     """
     for name in (ctx.server, set_aside_name(ctx.server)):
         marker = ctx.directories.marker(name)

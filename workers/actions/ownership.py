@@ -1,4 +1,4 @@
-"""Whose a directory or a guest is, and what may be done to it: every action asks here before it touches one."""
+"""Checks whose a directory or a guest is, and deletes it if it is this move's; every action asks here first."""
 
 from __future__ import annotations
 
@@ -15,41 +15,44 @@ from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Directory,
 from droveway.workers.hypervisors.base import GuestRecord
 
 _STORE: Final = "store"
-"""The note of which instances directory a step worked in; earlier releases noted an inode, as ``storage``."""
+"""The note that says which instances directory a step worked in; old releases noted an inode, as ``storage``."""
 
 _SPARE_BITS: Final = 65
 
 Proof = Callable[[str], bool]
-"""Tells of the name of a directory whether what lies there may be deleted."""
+"""Takes the name of a directory and tells whether that directory may be deleted."""
 
 
 def set_aside_name(server: str) -> str:
-    """Nova's name of the directory that was set aside."""
+    """Return Nova's name of the directory that was set aside."""
     return f"{server}_resize"
 
 
 def deleted_name(server: str) -> str:
-    """Nova's name of a directory that waits for its deletion."""
+    """Return Nova's name of a directory that is to be deleted soon."""
     return f"{server}_del"
 
 
 def kept_name(server: str, move: str) -> str:
-    """The directory of what is kept: by a confirm for a time, by a host for one that is dead."""
+    """Return the name of a directory that is kept: by a confirm until a date, or by `rename_copy`."""
     return f"{server}_keep-{move}"
 
 
 def part_name(ctx: Context) -> str:
-    """The directory in which this move makes its copy on this host, with which others may share their storage."""
+    """Return the directory's name under which this host makes the copy; it has the host, as hosts may share storage."""
     return f"{ctx.server}.part-{ctx.move}-{ctx.host.name}"
 
 
 def gone_name(ctx: Context, move: str = "") -> str:
-    """The name under which this move, or the one given, deletes: one that nobody takes for a server's directory."""
+    """Return the name that a directory gets before this move, or the one given, deletes it.
+
+    Nova takes no such name for a server's directory.
+    """
     return f"{ctx.server}.gone-{move or ctx.move}"
 
 
 def in_use(ctx: Context, disks: Iterable[str]) -> list[Path]:
-    """The paths that disks of these names have while the server uses them, the root disk first."""
+    """Return the paths that these disks have while the server uses them, the root disk first."""
     return [ctx.directories.path(ctx.server, disk) for disk in sorted(disks)]
 
 
@@ -63,7 +66,7 @@ def refuse_running(ctx: Context, why: str) -> None:
 
 
 def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
-    """Raise StepError (``foreign``) when another move that lives marked the guest."""
+    """Raise StepError (``foreign``) when the guest carries the mark of another move that has not ended."""
     if guest.mark is not None and ctx.is_foreign(guest.mark.move):
         raise ctx.failed(
             f"the guest of server {ctx.server} on {ctx.host.name} belongs to move {guest.mark.move}, which has not "
@@ -73,11 +76,11 @@ def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
 
 
 def discard(ctx: Context, name: str, is_ours: Proof, *, of_move: str = "") -> None:
-    """Delete a directory, half deleted ones too: first it loses its name, then what lies in it.
+    """Delete a directory, also one that is half deleted: it is renamed first, and then its content is deleted.
 
-    ``is_ours`` looks at it under the name that it has lost: a rename that waited in the kernel, for a server of files
-    that was away, may take another directory than the one that was looked at before.  ``of_move``: whose the directory
-    is, unless this move's own.  Raises StepError (``foreign``) for one that is not ours, which gets its name back.
+    The rename may take another directory than the one that was checked: it can hang in the kernel while an NFS server
+    is away.  So ``is_ours`` checks the directory again under its new name.  ``of_move`` is the move whose directory it
+    is, if not this one.  Raises StepError (``foreign``) for a directory that is not ours, which gets its name back.
     """
     gone = gone_name(ctx, of_move)
     _delete(ctx, gone, name, is_ours)
@@ -105,7 +108,7 @@ def _delete(ctx: Context, gone: str, name: str, is_ours: Proof) -> None:
 
 
 def is_copy(ctx: Context, *, of_any_host: bool = False) -> Proof:
-    """Return the proof that a directory is the copy that this host, or any, made for this move."""
+    """Return a check that a directory is the copy that this host, or any host, made for this move."""
 
     def proof(name: str) -> bool:
         marker = ctx.directories.marker(name)
@@ -115,7 +118,7 @@ def is_copy(ctx: Context, *, of_any_host: bool = False) -> Proof:
 
 
 def is_set_aside(ctx: Context, move: str = "") -> Proof:
-    """Return the proof that a directory is what this move, or the one given, set aside."""
+    """Return a check that a directory is what this move, or the one given, set aside."""
 
     def proof(name: str) -> bool:
         manifest = ctx.directories.manifest(name)
@@ -125,14 +128,14 @@ def is_set_aside(ctx: Context, move: str = "") -> Proof:
 
 
 def is_whatever(_name: str) -> bool:
-    """Prove nothing: a server that was deleted needs none of its directories."""
+    """Accept every directory: a server that was deleted needs none of its directories."""
     return True
 
 
 def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
-    """Delete the copy that this host made for this move, and only that: another alternate's may be in use.
+    """Delete the copy that this host made for this move; with ``of_any_host``, also a copy that another host made.
 
-    With ``of_any_host`` also another host's.  The server's own directory has no marker of the move.
+    Another alternate's copy may be in use.  The server's own directory has no marker of the move and is never deleted.
     """
     is_ours = is_copy(ctx, of_any_host=of_any_host)
     if is_ours(ctx.server):
@@ -141,21 +144,24 @@ def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
 
 
 def discard_renamed_copy(ctx: Context) -> None:
-    """Delete the copy that this host made for this move and keeps under another name, since a host was dead."""
+    """Delete the copy that this host made for this move and then renamed (`rename_copy`)."""
     kept = kept_name(ctx.server, ctx.move)
     if is_copy(ctx)(kept):
         discard(ctx, kept, is_copy(ctx))
 
 
 def discard_parts(ctx: Context) -> None:
-    """Delete what this move left unfinished."""
+    """Delete what this move left unfinished: half deleted directories and half made copies."""
     ctx.effect("discard_parts")
     _delete(ctx, gone_name(ctx), ctx.server, is_copy(ctx, of_any_host=True))
     ctx.directories.remove(part_name(ctx))
 
 
 def undefine_own(ctx: Context) -> None:
-    """Undefine the guest when it is this move's; raises StepError when it runs or another living move's it is."""
+    """Undefine the guest if it carries this move's mark.
+
+    Raises StepError: ``guest-runs`` when it runs, ``foreign`` when it belongs to another move that has not ended.
+    """
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None or guest.mark is None:
         return
@@ -168,10 +174,10 @@ def undefine_own(ctx: Context) -> None:
 
 
 def own_manifest(ctx: Context, name: str = "") -> Manifest:
-    """The manifest of what this move set aside, in the directory of this name if it is another one; raises StepError.
+    """Return the manifest of what this move set aside, from ``<uuid>_resize`` or the directory of the given name.
 
-    Its code is ``foreign`` when another move did it, ``missing`` when nothing is there: a host that was installed anew
-    has nothing that anybody could remove.
+    Raises StepError: ``foreign`` when another move set it aside, ``missing`` when there is no directory.  A host that
+    was installed anew has none, and then there is nothing to remove either.
     """
     name = name or set_aside_name(ctx.server)
     if not ctx.directories.exists(name):
@@ -190,7 +196,7 @@ def own_manifest(ctx: Context, name: str = "") -> Manifest:
 
 
 def base_of(ctx: Context, disk: CopiedDisk) -> str:
-    """The path of the base that a copied overlay rests on here; empty for a disk that rests on nothing."""
+    """Return the path of the base that a copied overlay rests on here; empty for a disk without a base."""
     return str(ctx.directories.path(BASES, disk.backing)) if disk.backing else ""
 
 
@@ -207,10 +213,11 @@ def own_copy(ctx: Context) -> None:
 
 @contextlib.contextmanager
 def own_copy_opened(ctx: Context) -> Iterator[tuple[Directory, Marker]]:
-    """``<uuid>``, opened once and proved to be the copy that this host made for this move; StepError (``foreign``).
+    """Open ``<uuid>`` once and yield it; raises StepError (``foreign``) unless this host made it for this move.
 
-    The mark is read through what was opened.  Of one move another host may have a copy too, on storage that both
-    share: whoever slept until that one runs holds its own directory, which is gone.
+    The marker is read from the opened directory.  On storage that two hosts share, both may have made a copy for one
+    move.  A worker that slept until the other host's guest runs then still holds its own directory, which has been
+    deleted.
     """
     with ctx.directories.opened(ctx.server) as directory:
         marker = directory.marker()
@@ -226,20 +233,20 @@ def own_copy_opened(ctx: Context) -> Iterator[tuple[Directory, Marker]]:
 def hold_storage(ctx: Context) -> None:
     """Remember which instances directory this step works in; raises StepError when another one is in its place.
 
-    Where a file system was unmounted lies an empty directory, in which an undo would find nothing to do.
+    After an unmount an empty directory lies there, in which an undo would find nothing to do and report success.
     """
     for step_key in (ctx.step_key, ctx.move):
-        # The step's own note goes with its undo; by the move's a discard knows where its disks must be.
+        # Two notes: the step's own, which its undo drops, and the move's, which a later `discard` checks.
         if not ctx.journal.noted(step_key, _STORE, 0):
             ctx.journal.note(step_key, _STORE, _store_number(ctx.directories.identity()))
     require_storage(ctx)
 
 
 def require_storage(ctx: Context, *, step_key: str = "") -> None:
-    """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did.
+    """Raise StepError (``storage-away``) when the instances directory is not the one that the step worked in.
 
-    ``step_key``: of the step that worked there, unless it is this one (`Context.step_key`);
-    a move's id stands for all of its.
+    Undos call this.  ``step_key`` names the step, if it is another than this one (`Context.step_key`); a move's id
+    stands for all steps of that move.  When the step noted no directory, nothing is checked.
     """
     present = _store_number(ctx.directories.known_identity())
     if ctx.journal.noted(step_key or ctx.step_key, _STORE, present) != present:
@@ -247,7 +254,7 @@ def require_storage(ctx: Context, *, step_key: str = "") -> None:
 
 
 def _store_number(identity: str) -> int:
-    """The half of an instances directory's id that a note has room for; 0 of one that has none."""
+    """Return the half of an instances directory's id that fits into a note; 0 for a directory without an id."""
     return uuid.UUID(identity).int >> _SPARE_BITS if identity else 0
 
 
@@ -260,8 +267,8 @@ def _storage_away(ctx: Context) -> StepError:
 
 
 def forget_manifest(ctx: Context) -> None:
-    """Drop this move's manifest from disks that are in use again: what it says of them no longer holds."""
+    """Drop this move's manifest from disks that are in use again, because it no longer describes them."""
     manifest = ctx.directories.manifest(ctx.server)
     if manifest is None or manifest.move == ctx.move:
-        # Without one there may be what a killed write of it has left.
+        # When there is no manifest, a killed write of one may have left its temporary file.
         ctx.directories.unlink(ctx.server, MANIFEST)

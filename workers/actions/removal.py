@@ -1,4 +1,4 @@
-"""The action that takes a deleted server off its host."""
+"""The action that removes a deleted server from its host."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from droveway.workers.context import Context
 
 @action(thrifty=True)
 def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Undefine the server's guest and delete its directory; done when nothing of either is there.
+    """Undefine the server's guest and delete its directory; does nothing when neither is there.
 
-    Its volumes and ports are disconnected before (`droveway.workers.actions.connections`), those that the services know
-    of.  What a Nova forgot that deleted it while this host was away goes here.  What lies on a volume stays.
+    Volumes and ports that Cinder and Neutron still know of were disconnected before (`workers/actions/connections.py`).
+    Those that only this host still knows of are disconnected here: Nova deleted the server while the host was away, and
+    forgot them.  The data on a volume stays.
     """
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None:

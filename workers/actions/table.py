@@ -1,7 +1,7 @@
-"""Holds every action that a worker can do, by name; the functions of this folder enter themselves.
+"""Holds every action that a worker can do, by name; the functions of this package register themselves.
 
-A function has the name of its action, which ``wire/commands.py`` declares; the one that undoes it is called
-``undo_`` and that name.
+A function has the name of its action, which ``wire/commands.py`` declares.  The function that undoes it has the same
+name with ``undo_`` before it.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _UNDO: Final = "undo_"
 
 
 def nothing(_: Context, __: Any) -> dict[str, Any]:
-    """The undo of an action that only reads, or that has no way back."""
+    """Do nothing, as the undo of an action that only reads or that cannot be taken back."""
     return {}
 
 
 class Action(NamedTuple):
-    """Both directions of an action; each may be repeated and may find the other half done."""
+    """Both directions of an action; each may be repeated, and may find that the other one has done half of its work."""
 
     execute: Body
     revert: Body = nothing
     of_destination: bool = False
-    """Whether a move asks it of its destination: where it cannot be begun, the next alternate may be tried."""
+    """Whether the action runs on a destination: when it cannot begin there, the next alternate may be tried."""
     fills_disk: bool = False
-    """Whether a full disk in it is the destination's fault too."""
+    """Whether a disk that gets full in the action counts as the destination's fault too."""
     thrifty: bool = False
-    """Whether it takes no room but a few bytes, or gives some back; every undo does."""
+    """Whether the action needs no room but a few bytes, so that it may use the reserve; every undo may."""
 
 
 ACTIONS: Final[dict[str, Action]] = {}
-"""Filled while the modules of this folder are imported, which `droveway.workers.actions.dispatch` does."""
+"""Every action; importing `droveway.workers.actions.dispatch` fills it."""
 
 
 def action(
     *, of_destination: bool = False, fills_disk: bool = False, thrifty: bool = False
 ) -> Callable[[_Body], _Body]:
-    """Enter a function as what carries out the action of its name."""
+    """Register the function as the action of its name."""
 
     def enter(body: _Body) -> _Body:
         name = body.__name__
@@ -57,7 +57,7 @@ def action(
 
 
 def undo(body: _Body) -> _Body:
-    """Enter a function as the undo of the action that its name says."""
+    """Register the function as the undo of the action that its name says."""
     name = body.__name__.removeprefix(_UNDO)
     if name not in ACTIONS or not body.__name__.startswith(_UNDO):
         raise LookupError(f"{body.__name__} undoes no action: call it {_UNDO}ACTION, and write it behind that one")
