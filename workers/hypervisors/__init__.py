@@ -1,1 +1,1 @@
-"""Hypervisors behind one narrow interface."""
+"""The hypervisors that a worker can use, behind the interface in ``base``: the sandbox and libvirt."""

@@ -1,6 +1,7 @@
-"""What a host without os-brick and os-vif keeps of connected volumes and plugged ports: one file each.
+"""Connects volumes and plugs ports on a host without os-brick and os-vif: each is recorded in a file of its own.
 
-Volumes are local files, and a port is a record only: neither the sandbox nor an unprivileged libvirt has a network.
+Volumes are local files.  A port is a record only, because neither the sandbox nor an unprivileged libvirt has a
+network.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from droveway.workers.hypervisors.base import Hypervisor, Port, Volume
 
 
 class LocalVolume(msgspec.Struct, frozen=True, kw_only=True):
-    """A volume that is a file: of its connection info only what is no secret.
+    """A volume that is a local file; of its connection info, only what is no secret.
 
-    ``path`` is relative to the directory of all volumes when that is known, so that a lab may be moved.
+    ``path`` is relative to the directory of all volumes when that is given, so that a lab may be moved.
     """
 
     volume: str
@@ -30,13 +31,13 @@ class LocalVolume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttachingHypervisor(Hypervisor):
-    """The part of a hypervisor that connects volumes and plugs ports, the same for all that use local files."""
+    """The part of a hypervisor that connects volumes and plugs ports, for all hypervisors that use local files."""
 
     volumes_root: Path | None = None
-    """Where all volumes must lie, when it is given."""
+    """The directory in which all volumes must lie; None when they may lie anywhere."""
 
     def local_volume(self, volume: Volume) -> LocalVolume:
-        """The volume as a file; raises DestinationFault when it is no local file beneath `volumes_root`."""
+        """Return the volume as a file; raises DestinationFault when it is no local file below `volumes_root`."""
         kind, data = volume.connection.get("driver_volume_type"), volume.connection.get("data", {})
         if kind != "local" or not data.get("path"):
             raise self.fault(f"volume {volume.volume} is exported as {kind}: this host can only use local files")
@@ -48,46 +49,46 @@ class AttachingHypervisor(Hypervisor):
         return LocalVolume(volume=volume.volume, device=volume.device, boot=volume.boot, path=str(path))
 
     def volume_file(self, local: LocalVolume) -> Path:
-        """Where the volume lies now."""
+        """Return the path of the volume's file."""
         return (self.volumes_root or Path("/")).resolve() / local.path
 
     def fault(self, message: str) -> DestinationFault:
-        """An error by which the next alternate may be tried."""
+        """Return an error of this host, after which the next alternate may be tried."""
         return DestinationFault(message, host=self.host)
 
     def connector(self) -> dict[str, Any]:
-        """What Cinder wants to know of this host to export a volume to it."""
+        """Return what Cinder has to know about this host to export a volume to it."""
         return {"host": self.host, "ip": "127.0.0.1", "initiator": f"iqn.2026-01.test.droveway:{self.host}"}
 
     def connect_volume(self, server: str, volume: Volume) -> None:
-        """Record the volume as usable here; raises DestinationFault when its file is not there."""
+        """Record that the volume is connected here; raises DestinationFault when its file is not there."""
         local = self.local_volume(volume)
         if not self.volume_file(local).is_file():
             raise self.fault(f"volume {volume.volume} cannot be connected: {self.volume_file(local)} is not there")
         self._put("connections", server, volume.volume, local)
 
     def disconnect_volume(self, server: str, volume: str) -> None:
-        """Forget the volume; done when it is not connected."""
+        """Delete the record of the volume; does nothing when it is not connected."""
         self._drop("connections", server, volume)
 
     def connections(self) -> Iterator[tuple[str, str]]:
-        """(server, volume) of every volume connected on this host."""
+        """Yield (server, volume) for every volume that is connected on this host."""
         return self._kept("connections")
 
     def plug(self, server: str, port: Port) -> None:
-        """Record the port's interface as made."""
+        """Record that the port is plugged."""
         self._put("vifs", server, port.port, port)
 
     def unplug(self, server: str, port: str) -> None:
-        """Forget the interface; done when it is not there."""
+        """Delete the record of the port; does nothing when it is not plugged."""
         self._drop("vifs", server, port)
 
     def plugged(self) -> Iterator[tuple[str, str]]:
-        """(server, port) of every interface on this host."""
+        """Yield (server, port) for every port that is plugged on this host."""
         return self._kept("vifs")
 
     def require_attached(self, server: str, volumes: Sequence[str], ports: Sequence[str]) -> None:
-        """Raise DestinationFault when a volume or a port that the guest uses was not made ready on this host."""
+        """Raise DestinationFault when a volume or a port of the guest is not connected or plugged on this host."""
         for folder, wanted, missing in (("connections", volumes, "not connected"), ("vifs", ports, "not plugged")):
             kept = {name for owner, name in self._kept(folder) if owner == server}
             lacking = sorted(set(wanted) - kept)

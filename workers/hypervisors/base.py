@@ -1,8 +1,8 @@
-"""The narrow interface behind which the hypervisors stand.
+"""The interface that every hypervisor has.
 
-Every call is look, decide, act, look: it may be repeated, and it reads the state back.  Directories and copies are
-not its business (`droveway.workers.actions.disks`); it defines, starts and stops guests, connects what they use and
-knows the formats of their disks.
+Every call looks at the state, acts if something is to be done, and looks again, so it may be repeated.  A hypervisor
+defines, starts and stops guests, connects what they use, and knows the formats of their disks.  It does not rename or
+copy directories (`droveway.workers.actions.disks`).
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ import msgspec
 from droveway.wire.commands import DiskInfo
 
 Fence = Callable[[], None]
-"""Called right before an irreversible effect; raises `droveway.errors.Fenced` when the epoch has moved on."""
+"""A function that is called right before an irreversible effect; raises `droveway.errors.Fenced` to prevent it."""
 
 
 BASES: Final = "_base"
-"""Nova's directory of the files that overlays rest on, beside those of the servers."""
+"""Nova's directory of base files, beside the directories of the servers."""
 
 CONFIG: Final = "disk.config"
-"""Nova's config drive, which is raw and whose format Nova records nowhere."""
+"""Nova's config drive, which is raw; Nova records its format nowhere."""
 
 NO_FORMATS: Final[Mapping[str, str]] = types.MappingProxyType({})
-"""Of a guest without disks of its own."""
+"""The formats of a guest without disks of its own."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose a domain or a disk is: carried by everything that Droveway makes on a host."""
+    """Names the move, and its epoch, that made something on a host: a guest, a copy, or a directory set aside."""
 
     move: str
     epoch: int
 
 
 class GuestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One guest as the hypervisor knows it, for `describe_guest` and the audit."""
+    """One guest as the hypervisor knows it, for `describe_guest` and the audit; memory in MiB."""
 
     server: str
     name: str
     running: bool
     starts: int
-    """Starts on this host since the domain was first defined; survives redefinition, the daemon and the worker."""
+    """Starts on this host since the guest was first defined; a new definition or a restarted daemon keeps them."""
     vcpus: int
     memory_mb: int
     definition: str
@@ -53,7 +53,7 @@ class GuestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Volume(msgspec.Struct, frozen=True, kw_only=True):
-    """A volume with its connection info resolved."""
+    """A volume with its connection info, which may hold secrets."""
 
     volume: str
     device: str
@@ -62,14 +62,14 @@ class Volume(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """A port to plug."""
+    """A port to plug on a host."""
 
     port: str
     mac: str
 
 
 class Hypervisor(abc.ABC):
-    """One host's hypervisor.  ``root`` is the host's directory; guests' disks lie in ``root/instances/<uuid>``."""
+    """One host's hypervisor.  ``root`` is the host's directory; a guest's disks lie in ``root/instances/<uuid>``."""
 
     name: ClassVar[str]
     disk_format: ClassVar[str]
@@ -83,11 +83,11 @@ class Hypervisor(abc.ABC):
 
     @abc.abstractmethod
     def guests(self) -> Iterator[GuestRecord]:
-        """Every guest that is defined or runs here."""
+        """Yield every guest that is defined or runs here."""
 
     @abc.abstractmethod
     def guest(self, server: str) -> GuestRecord | None:
-        """The server's guest, or None when nothing of it is defined or runs here."""
+        """Return the server's guest; None when it is neither defined nor runs here."""
 
     @abc.abstractmethod
     def check(self, definition: str, *, vcpus: int, memory_mb: int) -> None:
@@ -97,7 +97,7 @@ class Hypervisor(abc.ABC):
     def create_definition(
         self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
     ) -> str:
-        """The definition of a guest that never ran anywhere (a lab's new server)."""
+        """Return a definition for a guest that no host ever ran; ``memory_mb`` in MiB."""
 
     @abc.abstractmethod
     def define(
@@ -114,91 +114,103 @@ class Hypervisor(abc.ABC):
         mark: Mark | None,
         own: bool = False,
     ) -> None:
-        """Define the guest from ``definition`` with these sizes (None: as the text says), disks, volumes and ports.
+        """Define the guest from ``definition`` with these sizes (None: those in the text), disks, volumes and ports.
 
-        ``own``: this host told the definition itself and gets it back; that of another one is taken over as far as
-        the hypervisor lets it. ``formats`` has what was recorded of each disk, by file name: raw or qcow2, and
-        StepError for a disk of which nothing was.  Validated; repeated: the same; raises DestinationFault when the
-        host refuses it or a running guest differs.
+        ``own`` says that this host itself wrote the definition and gets it back.  From a definition of another host,
+        only what the hypervisor allows is taken over.  ``formats`` holds the recorded format of each disk, by file
+        name: raw or qcow2.
+
+        The hypervisor validates the definition.  A repeated call changes nothing.  Raises StepError for a disk without
+        a recorded format, and DestinationFault when the host refuses the definition or the guest runs with another one.
         """
 
     def require_movable(self, definition: str) -> None:  # noqa: B027 - most hypervisors' definitions are their own
-        """Raise StepError (``definition``) when no other host takes the guest's definition over: on its own host."""
+        """Raise StepError (``definition``) when no other host would accept the guest's definition.
+
+        The host that has the guest is asked, before the move changes anything.
+        """
 
     @abc.abstractmethod
     def unmark(self, server: str) -> None:
-        """Take the mark off the guest, which may run and stays as it is else; done when it has none or is not there."""
+        """Take the mark off the guest, which may run and stays as it is; does nothing without a mark or guest."""
 
     @abc.abstractmethod
     def undefine(self, server: str) -> None:
-        """Forget the guest with all its metadata; done when it is not there; raises StepError when it runs."""
+        """Remove the guest's definition and metadata; does nothing without a guest; raises StepError when it runs."""
 
     @abc.abstractmethod
     def start(self, server: str, fence: Fence) -> None:
-        """Start the guest unless it runs; ``fence`` is called right before.
+        """Start the guest unless it runs; calls ``fence`` right before.
 
-        Raises DestinationFault when it is proved that it never started (off, and the start count unchanged).
+        Raises DestinationFault when it is proved that the guest never started: it is off, and its start count has not
+        changed.
         """
 
     @abc.abstractmethod
     def stop(self, server: str, *, grace: float, fence: Fence) -> None:
-        """Shut down within ``grace`` seconds, then destroy; returns when the guest is off; done when it was off."""
+        """Shut the guest down within ``grace`` seconds, else cut it off; returns when it is off.
+
+        It calls ``fence`` right before each of the two.  It does nothing when the guest was off.
+        """
 
     @abc.abstractmethod
     def connector(self) -> dict[str, Any]:
-        """What Cinder wants to know of this host to export a volume to it (host, ip, initiator)."""
+        """Return what Cinder has to know about this host to export a volume to it (host, ip, initiator)."""
 
     @abc.abstractmethod
     def connect_volume(self, server: str, volume: Volume) -> None:
-        """Make the volume usable on this host for the server; done when it is connected already."""
+        """Make the volume usable on this host for the server; does nothing when it is connected already."""
 
     @abc.abstractmethod
     def disconnect_volume(self, server: str, volume: str) -> None:
-        """Undo `connect_volume`; done when it is not connected."""
+        """Undo `connect_volume`; does nothing when the volume is not connected."""
 
     @abc.abstractmethod
     def connections(self) -> Iterator[tuple[str, str]]:
-        """(server, volume) of every volume connected on this host."""
+        """Yield (server, volume) for every volume that is connected on this host."""
 
     @abc.abstractmethod
     def plug(self, server: str, port: Port) -> None:
-        """Make the port's interface on this host; done when it is there."""
+        """Make the port's interface on this host; does nothing when it is there."""
 
     @abc.abstractmethod
     def unplug(self, server: str, port: str) -> None:
-        """Remove the port's interface; done when it is not there."""
+        """Remove the port's interface; does nothing when it is not there."""
 
     @abc.abstractmethod
     def plugged(self) -> Iterator[tuple[str, str]]:
-        """(server, port) of every interface on this host."""
+        """Yield (server, port) for every interface on this host."""
 
     @abc.abstractmethod
     def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
-        """Size, allocation and backing file of one disk, its format being given, never guessed."""
+        """Return size, allocation and backing file of a disk; its format is given and never guessed from its bytes."""
 
     @abc.abstractmethod
     def create_disk(self, path: Path, *, size: int, kind: str) -> None:
-        """A new blank disk of ``size`` bytes in this hypervisor's format (``kind``: root, ephemeral, swap), durable."""
+        """Make a new blank disk of ``size`` bytes in this hypervisor's format, durably.
+
+        ``kind`` is root, ephemeral or swap.
+        """
 
     @abc.abstractmethod
     def grow_disk(self, path: Path, disk_format: str, size: int) -> None:
-        """Grow to ``size`` bytes; done when it has that size; never shrinks (StepError)."""
+        """Grow the disk to ``size`` bytes; does nothing when it has that size; raises StepError for a larger disk."""
 
     @abc.abstractmethod
     def running_for(self, server: str) -> float | None:
-        """Seconds since the guest's last start, by this host's own clock; None unless its processors run."""
+        """Return the seconds since the guest's last start by this host's clock; None unless its processors run."""
 
     @abc.abstractmethod
     def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
-        """Let an overlay rest on the same content at another path; done when it does."""
+        """Let an overlay rest on a file with the same content at another path; does nothing when it does already."""
 
     @abc.abstractmethod
     def ping_agent(self, server: str, *, seconds: float) -> bool:
-        """Ask the running guest's agent whether it is there; False when the guest has no channel for one.
+        """Ask the agent of the running guest whether it is there; returns False when the guest has no channel for one.
 
-        Raises StepError when there is one and no answer of it within ``seconds``.
+        Raises StepError when there is a channel and no agent answers within ``seconds``.
         """
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Give back connections; guests go on."""
+        """Close the connections; guests go on running."""

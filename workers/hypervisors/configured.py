@@ -1,4 +1,4 @@
-"""The hypervisor that a worker's configuration names."""
+"""Makes the hypervisor that a worker's configuration names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 
 
 def configured(conf: cfg.ConfigOpts, host: str) -> Hypervisor:
-    """The host's hypervisor; nothing of it is touched yet."""
+    """Make the hypervisor of the host; it connects to nothing yet."""
     root = Path(conf.worker.instances_root)
     if conf.worker.hypervisor == "sandbox":
         from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox

@@ -1,4 +1,4 @@
-"""Small files that must survive a crash whole: written beside, synced, renamed into place."""
+"""Reads and writes small files so that a crash leaves the old or the new content whole, never a part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def sync_directory(path: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory and those above it, each with a durable name; done when it is there."""
+    """Make the directory and those above it, each durably; does nothing when it is there."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True)
@@ -25,13 +25,13 @@ def make_directory(path: Path) -> None:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Replace the file by ``data``, making its directory when it is not there."""
+    """Replace the file by ``data``, after making its directory if it is not there."""
     make_directory(path.parent)
     replace(path, data)
 
 
 def replace(path: Path, data: bytes) -> None:
-    """Put ``data`` in the file's place in one go; its directory has to be there."""
+    """Replace the file by ``data`` in one go, durably; its directory has to be there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with temporary.open("wb") as file:
         file.write(data)
@@ -42,7 +42,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete the file; done when it is not there."""
+    """Delete the file, durably; does nothing when it is not there."""
     try:
         path.unlink()
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def remove(path: Path) -> None:
 
 
 def read(path: Path) -> bytes | None:
-    """What the file holds, or None when it is not there."""
+    """Return the content of the file; None when it is not there."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What the log of all guests proves: no two runs of a server overlap."""
+"""Reads the sandbox's log of all guests, to prove that no two runs of a server overlap."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``guests.log``."""
+    """One line of ``guests.log``: a start or a stop of a server's guest."""
 
     time: float
     event: str
@@ -19,13 +19,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """A start of a server that another run of it had not ended before."""
+    """A start of a server while another run of it had not ended."""
 
     start: Event
     run: Event
 
     def __str__(self) -> str:
-        """One sentence about it."""
+        """Return one sentence about the overlap."""
         return (
             f"server {self.start.server} was started on {self.start.host} (pid {self.start.pid}) "
             f"while it ran on {self.run.host} (pid {self.run.pid})"
@@ -33,9 +33,9 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 def events(log: Path) -> list[Event]:
-    """Every start and stop, in the order in which they were written; none when there is no log yet.
+    """Return every start and stop in the order in which they were written; empty when there is no log yet.
 
-    A line without an end is none: its writer is at it, or was killed.
+    A last line without its newline is left out: its writer is still at it, or was killed.
     """
     try:
         whole, _, _torn = log.read_bytes().rpartition(b"\n")
@@ -45,10 +45,10 @@ def events(log: Path) -> list[Event]:
 
 
 def overlaps(log: Path) -> list[Overlap]:
-    """Each start of a server that another run of it had not ended before; empty when all is well.
+    """Return each start of a server while another run of it had not ended; empty when all is well.
 
-    The order of the lines counts, not their times: a guest writes its start while it holds the log, after the runs
-    that ended without a word have got their stop line.
+    The order of the lines counts, not their times.  A guest locks the log to write its start line, and before that it
+    writes the stop lines of runs that were killed.
     """
     under_way: dict[str, list[Event]] = {}
     found: list[Overlap] = []
@@ -65,7 +65,7 @@ def overlaps(log: Path) -> list[Overlap]:
 
 
 def under_way(log: Path) -> list[Event]:
-    """The start of every run that has no stop line (yet)."""
+    """Return the start of every run that has no stop line yet."""
     runs: dict[tuple[str, str, int, int], Event] = {}
     for event in events(log):
         run = (event.server, event.host, event.pid, event.born)

@@ -1,8 +1,8 @@
-"""What a disk says of itself, read without letting a tool at it: the header of a qcow2 file.
+"""Reads the header of a qcow2 disk itself, before any tool opens the disk.
 
-A format is what was recorded of the disk, raw or qcow2, and never found out from its bytes: whoever runs in a guest
-writes those.  A qcow2 file may name further files.  Its backing file is checked by whoever moves it; an external data
-file is refused here, since nothing copies it and every tool would open what it names.
+A disk's format, raw or qcow2, is the one that was recorded.  It is never found out from the disk's bytes, because the
+guest writes those.  A qcow2 file may name other files.  An action that moves the disk checks its backing file.  An
+external data file is refused here: nothing copies it, and every tool would open whatever file it names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from droveway.errors import StepError
 RAW: Final = "raw"
 QCOW2: Final = "qcow2"
 FORMATS: Final = (RAW, QCOW2)
-"""All others are refused: some of them name files of the host in the bytes of the disk."""
+"""The formats that are moved; the others may name files of the host in the bytes of the disk."""
 
 CODE: Final = "disk-format"
 
@@ -33,13 +33,13 @@ _EXTERNAL_DATA: Final = 1 << 2
 _BACKING_FORMAT: Final = 0xE2792ACA
 _DATA_FILE: Final = 0x44415441
 _MOST_BYTES: Final = 2 * units.Mi
-"""Of a header: QEMU keeps it within the first cluster, which has at most so many."""
+"""Most bytes of a header: QEMU keeps it within the first cluster, which has at most so many."""
 _LONGEST_NAME: Final = 1023
 _CLUSTER_BITS: Final = range(9, 22)
 
 
 class Header(NamedTuple):
-    """A qcow2 header; the size is in bytes, names are empty where there is none."""
+    """A qcow2 header; size in bytes, names empty where the header has none."""
 
     virtual_size: int
     backing: str
@@ -68,7 +68,10 @@ def require_self_contained(header: Header | None, whose: str) -> None:
 
 
 def read(file: int, path: str) -> Header | None:
-    """The header in an open file, None when there is none of qcow2; StepError (``disk-format``) for a damaged one."""
+    """Read the header from an open file; returns None when it is no qcow2 file.
+
+    Raises StepError (``disk-format``) for a damaged header.  ``path`` is for messages only.
+    """
     start = os.pread(file, _FIXED.size, 0)
     if len(start) < _FIXED.size or not start.startswith(_MAGIC):
         return None

@@ -1,7 +1,7 @@
-"""qemu-img, with every format given: a guest can write a header of another format into its disk.
+"""Runs qemu-img, always with the format given, since a guest can write a header of another format into its disk.
 
-A disk is opened once, and no link is followed: a tool gets the file that was opened and looked at.  A path may lead
-through an open directory (`droveway.workers.directories.Directory.path`).
+A disk is opened once, and no link is followed: qemu-img gets the very file that was opened and checked.  A path may
+lead through an open directory (`droveway.workers.directories.Directory.path`).
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from droveway.workers.hypervisors import durable, headers
 SECONDS = 600.0
 
 BEAT: Final = 0.2
-"""Seconds after which it is asked again whether a long run may go on."""
+"""Seconds between two calls of ``beat`` during a long run of qemu-img."""
 
 LIMITS: Final = ("prlimit", "--as=1073741824", "--cpu=30", "--")
-"""What a look at a disk may take, whose header may be hostile: 1 GiB of memory and 30 s of a processor, as Nova's."""
+"""Limits for ``qemu-img info`` on a disk that may be hostile: 1 GiB of memory and 30 s of CPU, as Nova sets them."""
 
 MODE: Final = 0o640
-"""Of a guest's disk."""
+"""Permissions of a guest's disk."""
 
 _NO_FILE: Final = (errno.ELOOP, errno.ENXIO)
-"""What is met by who opens a link and follows none, or a socket."""
+"""What the kernel says when a link is opened that is not to be followed, or a socket."""
 
 _OPEN: Final = re.compile(r"/proc/self/fd/([0-9]+)(?:/|$)")
 
 
 def info(path: Path, disk_format: str) -> DiskInfo:
-    """Size, allocation and backing file, also of a disk that a guest has open.
+    """Return size, allocation and backing file of a disk, also of one that a guest has open.
 
-    Raises StepError (``disk-format``) for any format but raw and qcow2, and for a disk whose data lies elsewhere.
+    Raises StepError (``disk-format``) for any format but raw and qcow2, and for a disk whose data lies in another file.
     """
     with _opened(path, disk_format) as (file, through):
         header = _header(file, path, disk_format)
         described = _describe(through, disk_format)
         if "data-file" in described.get("format-specific", {}).get("data", {}):
-            # The header says so too; whoever reads it here otherwise than QEMU is to be found, not believed.
+            # The check of the header above should have refused the disk.  If our reading differs from QEMU's, QEMU
+            # counts.
             headers.require_self_contained(headers.Header(0, "", "", external=True, data_file="?"), real_path(path))
         backing = described.get("backing-filename", "")
         if backing != (header.backing if header is not None else ""):
@@ -66,7 +67,7 @@ def info(path: Path, disk_format: str) -> DiskInfo:
 
 
 def create(path: Path, size: int, *, kind: str) -> None:
-    """A new blank disk of ``size`` bytes in the place of whatever is there, durable."""
+    """Make a new blank disk of ``size`` bytes in place of whatever is there, durably."""
     temporary = path.with_name(f"{path.name}.{kind}.part")
     _make(temporary)
     _run("create", "-q", "-f", "qcow2", str(temporary), str(size))
@@ -74,9 +75,9 @@ def create(path: Path, size: int, *, kind: str) -> None:
 
 
 def convert(source: Path, source_format: str, path: Path, *, beat: Callable[[], None] | None = None) -> None:
-    """A qcow2 disk with what another one holds and no backing file, durable.
+    """Make a qcow2 disk with the content of ``source`` and no backing file, durably.
 
-    It may take as long as ``beat`` lets it, which is called now and then and raises to end it.
+    The run has no time limit.  ``beat`` is called now and then, and raises to end the run.
     """
     temporary = path.with_name(f"{path.name}.part")
     _make(temporary)
@@ -85,7 +86,10 @@ def convert(source: Path, source_format: str, path: Path, *, beat: Callable[[], 
 
 
 def grow(path: Path, disk_format: str, size: int) -> None:
-    """Grow to ``size`` bytes; done when it has that size; raises StepError when it is larger or a guest has it open."""
+    """Grow the disk to ``size`` bytes; does nothing when it has that size.
+
+    Raises StepError when the disk is larger, or a guest has it open.
+    """
     present = info(path, disk_format).virtual_size
     if present > size:
         raise StepError(f"{real_path(path)} has {present} bytes: a disk never shrinks (to {size})")
@@ -97,7 +101,10 @@ def grow(path: Path, disk_format: str, size: int) -> None:
 
 
 def rebase(path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
-    """Let an overlay rest on the same content at another path; done when it does.  Nothing of it is looked at."""
+    """Let an overlay rest on a file with the same content at another path; the contents are not compared.
+
+    Does nothing when it rests on that file already.
+    """
     headers.require_format(backing_format, f"{backing}, on which {path.name} rests,")
     present = info(path, disk_format)
     if (present.backing, present.backing_format) != (str(backing), backing_format):
@@ -108,16 +115,16 @@ def rebase(path: Path, disk_format: str, backing: Path, backing_format: str) -> 
 
 
 def real_path(path: Path) -> str:
-    """A path as people know it, also one that leads through an open directory."""
+    """Return the path as people know it, also for one that leads through an open directory."""
     return str(Path(os.path.realpath(path.parent)) / path.name) if _OPEN.match(str(path)) else str(path)
 
 
 @contextlib.contextmanager
 def _opened(path: Path, disk_format: str) -> Iterator[tuple[int, Path]]:
-    """The disk, open, and the path by which a tool gets just this file."""
+    """Open the disk and yield its descriptor, and a path by which a tool gets this very file."""
     headers.require_format(disk_format, real_path(path))
     try:
-        # Not waiting for anybody: what has a disk's name may be a FIFO.
+        # O_NONBLOCK, because a FIFO may have the disk's name, and opening one would wait for its other end.
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise StepError(f"{real_path(path)} is not there", code="missing") from None
@@ -134,7 +141,7 @@ def _opened(path: Path, disk_format: str) -> Iterator[tuple[int, Path]]:
 
 
 def _header(file: int, path: Path, disk_format: str) -> headers.Header | None:
-    """What the disk says of itself; a raw disk says nothing, whatever its guest wrote into it."""
+    """Return the disk's header; None for a raw disk, whose bytes mean nothing, whatever its guest wrote."""
     if disk_format == headers.RAW:
         return None
     header = headers.read(file, real_path(path))
@@ -143,16 +150,16 @@ def _header(file: int, path: Path, disk_format: str) -> headers.Header | None:
 
 
 def _describe(path: Path, disk_format: str) -> dict[str, Any]:
-    # Sharing is forced for this look alone, which reads the header; all else obeys the lock of a running guest.
+    # -U reads in spite of a running guest's lock.  Only this call uses it, since it reads no more than the header.
     words = ("info", "-U", "--output=json", "-f", disk_format, str(path))
     described: dict[str, Any] = msgspec.json.decode(_run(*words, under=LIMITS))
     return described
 
 
 def _make(path: Path) -> None:
-    """An empty file that only its owner writes and its group reads, for a tool that would ask nobody."""
+    """Make an empty file with `MODE` for qemu-img to write into, which would make one with the umask's permissions."""
     with contextlib.suppress(FileNotFoundError):
-        path.unlink()  # a killed one was left
+        path.unlink()  # a killed run left it
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
 
 

@@ -1,7 +1,7 @@
 """Asks a QEMU guest agent, through libvirt, whether it is there.
 
-libvirt holds the agent's channel.  What comes out of it is a tenant's: an answer counts when it is short, comes in
-time, and answers the very question that was asked, which a number that nobody can guess tells.
+libvirt holds the agent's channel.  What comes out of the channel is written by the tenant.  So an answer counts only
+when it is short, comes in time, and repeats the random number of the question, which nobody can guess.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from droveway.workers.hypervisors.libvirt.connection import library
 from droveway.workers.hypervisors.libvirt.errors import Code, is_code, text_of
 
 MOST_BYTES: Final = 1024
-"""Of an answer; an honest one has a fiftieth."""
+"""Most bytes of an answer; an honest one has a fiftieth of that."""
 
 
 class Mute(Exception):
@@ -34,7 +34,7 @@ class _Pinged(msgspec.Struct, frozen=True):
 
 
 def ping(domain: Any, seconds: float) -> None:
-    """Raise `Mute` unless the agent of the domain answers within ``seconds``, as far as libvirt keeps to them."""
+    """Raise `Mute` unless the domain's agent answers within ``seconds``; libvirt may take longer than it is told."""
     deadline = time.monotonic() + seconds
     number = secrets.randbits(62)
     question = {"execute": "guest-sync", "arguments": {"id": number}}
@@ -52,8 +52,8 @@ def _execute(domain: Any, question: dict[str, Any], kind: type[Any], deadline: f
         told = _command(domain, msgspec.json.encode(question).decode(), math.ceil(left), 0)
     except library().libvirtError as error:
         why = harmless(text_of(error))
-        # libvirt reads an answer before it hands it on, and says of one that it cannot read or that is an error only
-        # how it failed over it.
+        # libvirt parses an answer before it passes it on.  For an answer that it cannot parse, or that is an error, it
+        # only reports that it failed.
         said = f"{_no_answer(question)}: {why}" if is_code(error, Code.INTERNAL_ERROR) else why
         raise Mute(said) from None
     if len(told) > MOST_BYTES:

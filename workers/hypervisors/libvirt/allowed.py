@@ -1,11 +1,10 @@
-"""What a definition that another host told may say: elements and attributes from a list, and nothing else.
+"""Lists what a definition from another host may contain, and rewrites such a definition so that it holds nothing else.
 
-A source host is a stranger: its definition could name any file of this host, or any argument for QEMU.  So a new
-definition is written from what the list names.  The rest falls under one of two rules:
+A source host is not trusted: its definition could name any file of this host, or any argument for QEMU.  So this host
+writes a new definition with the listed elements and attributes.  Two rules apply to the rest:
 
-- what belongs to a host (pinning, labels, its sockets and paths, what is shown and where) is left out, and this host
-  has its own;
-- what makes the guest another machine when it is left out is refused, named by its place.
+- What belongs to a host is left out, and this host has its own: pinning, labels, sockets, paths, the display.
+- What would make the guest another machine if it were left out is refused, and the error names its place.
 """
 
 from __future__ import annotations
@@ -18,7 +17,10 @@ from lxml import etree
 from droveway.workers.hypervisors.base import CONFIG
 
 Tree = dict[str, Any]
-"""Element → what it may have: ``@name`` → the pattern of an attribute's value, ``text`` → the text's, else children."""
+"""Maps an element to what it may have: ``@name`` to the pattern of an attribute, ``text`` to that of its text.
+
+Any other key is a child element.
+"""
 
 NAMESPACE: Final = "urn:droveway:move"
 
@@ -31,7 +33,7 @@ _LINE: Final = r"[^\x00-\x1f\x7f/<>]{0,255}"
 _FIRMWARE: Final = (
     r"/usr/share/(?:OVMF|AAVMF|edk2|edk2-ovmf|ovmf|qemu|qemu-efi-aarch64|seabios)(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*){1,3}"
 )
-"""Where distributions keep the guests' firmware, which only their packages write."""
+"""The directories in which distributions keep firmware for guests; only their packages write there."""
 _AFTER: Final = r"(?:destroy|restart|preserve|rename-restart)"
 
 _ADDRESS: Final[Tree] = {"@type": r"(?:pci|drive|virtio-serial|usb|ccw|spapr-vio|isa)"} | dict.fromkeys(
@@ -193,7 +195,7 @@ ALLOWED: Final[Tree] = {
     "pm": {"suspend-to-mem": {"@enabled": _SWITCH}, "suspend-to-disk": {"@enabled": _SWITCH}},
     "devices": _DEVICES,
 }  # fmt: skip
-"""All that is taken over, by place; what has no pattern here has no way into a definition."""
+"""Everything that is taken over, by its place in the XML; nothing else gets into a definition."""
 
 HOSTS_OWN: Final = frozenset(
     {
@@ -202,7 +204,7 @@ HOSTS_OWN: Final = frozenset(
         "devices/emulator",
     }
 )  # fmt: skip
-"""Left out without a word: it is the host's, and the guest is the same machine without it."""
+"""What is left out without an error: it belongs to the host, and the guest is the same machine without it."""
 
 LEFT_OUT: Final = frozenset(
     {
@@ -214,14 +216,14 @@ LEFT_OUT: Final = frozenset(
         "devices/disk/readonly",
     }
 )  # fmt: skip
-"""The same within what is taken over."""
+"""Parts that are left out in the same way, of elements that are otherwise taken over."""
 
 STATED: Final = {"devices/disk": "device", "devices/channel": "type"}
-"""What has to be said, since this host's libvirt would choose it: what kind of disk or line the guest is given."""
+"""Attributes that must be given, because this host's libvirt would choose the kind of disk or channel otherwise."""
 
 
 def clean(root: Any) -> Any:
-    """A new tree with what the list allows; raises ValueError, which names what cannot be left out."""
+    """Return a new tree with what the list allows; raises ValueError, which names what cannot be left out."""
     if root.tag != "domain":
         raise ValueError("it is no domain of libvirt")
     _refuse_what_is_another_guests(root)
@@ -246,10 +248,10 @@ def _copied(element: Any, allowed: Tree, place: str) -> Any:
                 f"its <{_shown(where)}> is nothing that a move takes along: take it out of the guest first"
             )
     if place == "devices/disk" and (name := _file_name(element)):
-        # By its name alone the server's own disk is known; the path is this host's.
+        # A disk of the server's own is known by its file name; its path is this host's.
         etree.SubElement(new, "source", file=name)
     if place in ("devices/serial", "devices/console"):
-        # What was written into a file goes on to be: into this host's (`libvirt_lines`).
+        # Type ``file`` says that the line is logged; `lines.adapt_to_host` turns that into a log file of this host.
         new.set("type", "file" if element.get("type") == "file" else "pty")
     return new
 
@@ -261,15 +263,15 @@ def _file_name(disk: Any) -> str:
 
 
 def _may_go(element: Any, where: str) -> bool:
-    """Whether the guest is the same machine without it."""
+    """Return whether the guest is the same machine without the element."""
     if where in HOSTS_OWN or where in LEFT_OUT or where.endswith("/alias"):
         return True
-    # What others keep in the metadata is inert; in any other place a namespace speaks to somebody.
+    # Foreign elements in the metadata have no effect.  Elsewhere they have one: <qemu:commandline> is an argument.
     return where.startswith("metadata/") and element.tag.startswith("{")
 
 
 def _refuse_what_is_another_guests(root: Any) -> None:
-    """What has a place in the list and yet asks for something of the host."""
+    """Raise ValueError for elements that the list allows and that still ask for something of the host."""
     for disk in root.findall("devices/disk"):
         source, kind = disk.find("source"), disk.get("device", "disk")
         empty = source is None or not (source.attrib or len(source))
@@ -283,7 +285,7 @@ def _refuse_what_is_another_guests(root: Any) -> None:
 
 
 def is_config_drive(disk: Any) -> bool:
-    """Whether the disk is the server's own config drive, by the name of its file."""
+    """Return whether the disk is the server's own config drive, by the name of its file."""
     source = disk.find("source")
     path = "" if source is None else str(source.get("file", ""))
     return path.rpartition("/")[2] == CONFIG and disk.findtext("serial") is None

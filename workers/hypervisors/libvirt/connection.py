@@ -1,4 +1,4 @@
-"""A connection to libvirt that outlives its daemon."""
+"""A connection to libvirt that is opened again when the libvirt daemon was restarted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _loop_process = 0
 
 
 class Overdue(TimeoutError):
-    """A call that goes on behind its caller's back, in ``thread``."""
+    """Raised for a call that did not end in time and goes on in ``thread``."""
 
     def __init__(self, thread: threading.Thread) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 
 
 def library() -> Any:
-    """The module libvirt, its event loop running in this process and its habit of printing errors off."""
+    """Return the module libvirt, with its event loop running in this process and its printing of errors turned off."""
     import libvirt
 
     global _loop_process
@@ -72,10 +72,10 @@ def _run_events(libvirt: Any) -> None:
 
 
 class Connection:
-    """One per hypervisor; opened when it is first needed, and again when its daemon was lost.
+    """A hypervisor's connection; it is opened when it is first needed, and again when its daemon was lost.
 
-    Every thread has a connection of its own: libvirt's client lets a call wait for up to a keepalive interval when
-    another thread's call on the same connection hangs.  It is given back when its thread ends.
+    Every thread has a connection of its own.  On a shared one, libvirt would let a call wait for up to a keepalive
+    interval when another thread's call hangs.  A thread's connection is closed when the thread ends.
     """
 
     def __init__(self, uri: str, host: str = "") -> None:
@@ -84,7 +84,7 @@ class Connection:
         self._of_thread = threading.local()
 
     def get(self) -> Any:
-        """The connection; raises StepError when no daemon answers within `OPEN_SECONDS`."""
+        """Return this thread's connection; raises StepError when no daemon answers within `OPEN_SECONDS`."""
         libvirt = library()
         deadline = time.monotonic() + OPEN_SECONDS
         connection = self._kept()
@@ -106,7 +106,7 @@ class Connection:
         return connection
 
     def answers(self) -> bool:
-        """Whether a daemon answers now."""
+        """Return whether a daemon answers now."""
         libvirt = library()
         try:
             connection = within(ANSWER_SECONDS, self._connect)
@@ -116,7 +116,7 @@ class Connection:
         return True
 
     def call_repeatable(self, question: Callable[[Any], T]) -> T:
-        """Ask something that changes nothing, again on a new connection when the first was lost."""
+        """Ask a question that changes nothing, a second time on a new connection when the first one was lost."""
         libvirt = library()
         try:
             return question(self.get())
@@ -127,18 +127,18 @@ class Connection:
         return question(self.get())
 
     def close(self) -> None:
-        """Let go of this thread's connection; its next call opens another one."""
+        """Close this thread's connection; its next call opens another one."""
         connection = self._kept()
         if connection is not None:
             self._of_thread.connection = (0, None)
-            # The daemon at the other end may be gone; the client's side is given back all the same.
+            # The daemon may be gone, and the connection is closed on this side all the same.
             with contextlib.suppress(library().libvirtError):
                 connection.close()
 
     def _kept(self) -> Any:
         process, connection = getattr(self._of_thread, "connection", (0, None))
         if process != os.getpid() and connection is not None:
-            # A forked child must not speak on its parent's socket, nor close it.
+            # A forked child must neither use nor close its parent's socket, so the object is kept and not used.
             self._of_thread.parents = connection
             self._of_thread.connection = (0, None)
             return None

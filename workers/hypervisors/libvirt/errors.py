@@ -1,7 +1,7 @@
 """What libvirt's error codes mean to an action that may be repeated.
 
-A code says more than the text, which is not stable, and less than the state: several codes mean more than one thing,
-so whoever meets one looks at the state again before he decides.
+A code is more reliable than the text of an error, which changes between releases.  But several codes mean more than
+one thing, so the caller looks at the guest's state again before it decides.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Code(enum.IntEnum):
-    """The codes (``VIR_ERR_...``) on which something is decided."""
+    """The error codes (``VIR_ERR_...``) that decide something here."""
 
     INTERNAL_ERROR = 1
     SYSTEM_ERROR = 38
@@ -24,12 +24,12 @@ _CONNECTION = (7, 13)
 
 
 def is_code(error: Any, code: Code) -> bool:
-    """Whether the libvirtError has this code."""
+    """Return whether the libvirtError has this code."""
     return bool(error.get_error_code() == code)
 
 
 def is_lost(error: Any) -> bool:
-    """Whether the call went unanswered: its daemon died or hangs, so nobody knows what it did."""
+    """Return whether the call got no answer: its daemon died or hangs, so nobody knows what the call did."""
     return error.get_error_domain() in _CONNECTION and error.get_error_code() in (
         Code.INTERNAL_ERROR,
         Code.SYSTEM_ERROR,
@@ -38,6 +38,6 @@ def is_lost(error: Any) -> bool:
 
 
 def text_of(error: Any) -> str:
-    """The error as one line for an operator."""
+    """Return the error as one line for an operator."""
     message = " ".join(str(error.get_error_message()).split())
     return f"{message} (libvirt error {error.get_error_code()})"

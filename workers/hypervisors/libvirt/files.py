@@ -11,16 +11,16 @@ from pathlib import Path
 
 
 def hand_over(owner: pwd.struct_passwd, paths: Sequence[Path]) -> None:
-    """Give what exists of ``paths`` to the daemon's user."""
+    """Give those of ``paths`` that exist to the daemon's user."""
     for path in paths:
         if path.exists():
             os.chown(path, owner.pw_uid, owner.pw_gid)
 
 
 def let_reach(disks: Sequence[Path], bases: Path) -> None:
-    """Let the daemon's user enter the disks' directories and read the bases, whatever a disk's header names.
+    """Let the daemon's user enter the disks' directories and read all base files, whatever base a disk's header names.
 
-    Bases are files of images, which Nova lets everybody read.
+    Base files are made of images, and Nova lets everybody read them.
     """
     for directory in {path.parent for path in disks if path.exists()}:
         _let(directory, stat.S_IXOTH)
@@ -29,12 +29,12 @@ def let_reach(disks: Sequence[Path], bases: Path) -> None:
         with os.scandir(bases) as found:
             files = [Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False)]
         for base in files:
-            with contextlib.suppress(FileNotFoundError):  # one that another move fetches for itself
+            with contextlib.suppress(FileNotFoundError):  # another move renamed a base that it was fetching
                 _let(base, stat.S_IROTH)
 
 
 def let_enter(disks: Sequence[Path], group: int | None) -> None:
-    """Let the group that guests run as enter the disks' directories, which are not everybody's."""
+    """Let the group that guests run as enter the disks' directories, which not everybody may enter."""
     for path in {path.parent for path in disks if path.exists()}:
         mode = path.stat(follow_symlinks=False).st_mode
         if not mode & stat.S_IXOTH and group is not None:
@@ -43,7 +43,7 @@ def let_enter(disks: Sequence[Path], group: int | None) -> None:
 
 
 def _let(path: Path, bit: int) -> None:
-    """Add a right to what is no link."""
+    """Add a permission bit to a file or directory; a link is not followed."""
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         mode = os.fstat(file).st_mode

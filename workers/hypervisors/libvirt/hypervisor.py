@@ -1,8 +1,8 @@
-"""The libvirt hypervisor: real QEMU guests through a libvirt daemon.
+"""The libvirt hypervisor: QEMU guests through a libvirt daemon.
 
-Every action looks, decides, acts and looks again; an unanswered call (the daemon died) is looked up on a new
-connection.  New disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt.starts`; what
-is kept of an unprivileged daemon's ports in `droveway.workers.hypervisors.libvirt.xml`.
+Every action looks, decides, acts and looks again.  After a call without an answer (the daemon died) it looks on a new
+connection.  New disks are qcow2.  `droveway.workers.hypervisors.libvirt.starts` tells how starts are counted, and
+`droveway.workers.hypervisors.libvirt.xml` where the ports of an unprivileged daemon are recorded.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ DESTROY_SECONDS = 30.0
 PRESS_AGAIN_SECONDS = 1.0
 POLL_SECONDS = 0.02
 PRESS = "power-button"
-"""Name of the thread in which a guest's power button is pressed."""
-# virDomainUndefineFlags: managed save, snapshots' metadata, NVRAM, checkpoints' metadata.
+"""Name of the threads that press a guest's power button."""
+# virDomainUndefineFlags: remove managed save, snapshots' metadata, NVRAM, checkpoints' metadata.
 UNDEFINE_ALL = 1 | 2 | 4 | 16
 INACTIVE = 2
 DEFINE_VALIDATE = 1
 METADATA_ELEMENT = 2
 AFFECT_LIVE, AFFECT_CONFIG = 1, 2
 FAIL_INCOMPATIBLE = 1
-# virDomainState and its reasons, as far as something is decided on them.
+# The values of virDomainState and of its reasons that decide something here.
 RUNNING, PAUSED, SHUTOFF = 1, 3, 5
 PAUSED_STARTING_UP = 11
 SHUTOFF_FAILED = 6
@@ -56,7 +56,8 @@ SHUTOFF_FAILED = 6
 class Libvirt(AttachingHypervisor):
     """One host's libvirt daemon at ``uri``.
 
-    A session daemon of root runs as the user ``qemu_user``, who is given the files of a guest before it starts.
+    A session daemon of root runs guests as the user ``qemu_user``.  That user gets a guest's files before the guest
+    starts.
     """
 
     name = "libvirt"
@@ -83,7 +84,7 @@ class Libvirt(AttachingHypervisor):
         self._owner = pwd.getpwnam(qemu_user) if os.geteuid() == 0 and "/session" in uri else None
 
     def guests(self) -> Iterator[GuestRecord]:
-        """Every guest that is defined or runs here."""
+        """Yield every guest that is defined or runs here."""
         for server in self._connection.call_repeatable(
             lambda libvirt: [domain.UUIDString() for domain in libvirt.listAllDomains()]
         ):
@@ -91,7 +92,7 @@ class Libvirt(AttachingHypervisor):
                 yield record
 
     def guest(self, server: str) -> GuestRecord | None:
-        """The server's guest; its definition is the one for the next boot, without secrets."""
+        """Return the server's guest; its definition is the one for the next boot, without secrets."""
         text = self._text(server)
         power = self._power(server)
         if text is None or power is None:
@@ -132,7 +133,7 @@ class Libvirt(AttachingHypervisor):
     def create_definition(
         self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
     ) -> str:
-        """The definition of a guest that never ran anywhere: a fixed machine type and a named CPU model."""
+        """Return a definition for a guest that no host ever ran: with a fixed machine type and a named CPU model."""
         capabilities = self._connection.call_repeatable(
             lambda connection: connection.getDomainCapabilities(None, "x86_64", "pc", self._kind)
         )
@@ -158,7 +159,7 @@ class Libvirt(AttachingHypervisor):
         mark: Mark | None,
         own: bool = False,
     ) -> None:
-        """Define the guest, validated; DestinationFault when libvirt refuses it or another guest is in its way."""
+        """Define the guest, validated; raises DestinationFault when libvirt refuses or another guest is in its way."""
         wanted = self._taken_over(definition, own=own)
         if wanted.server != server:
             raise self.fault(f"the definition of server {server} is of another server, {wanted.server}")
@@ -177,8 +178,8 @@ class Libvirt(AttachingHypervisor):
             return
         libvirt = library()
         try:
-            # Without validation libvirt drops what it does not know and says nothing.  That a name belongs to one
-            # server and a server to one name is its own rule.
+            # Without validation libvirt silently drops what it does not know.  libvirt itself makes sure that a name
+            # belongs to one server and a server has one name.
             self._connection.call_repeatable(
                 lambda connection: connection.defineXMLFlags(wanted.text(), DEFINE_VALIDATE)
             )
@@ -186,7 +187,7 @@ class Libvirt(AttachingHypervisor):
             raise self.fault(f"host {self.host} cannot define server {server}: {text_of(error)}") from None
 
     def require_movable(self, definition: str) -> None:
-        """Raise StepError (``definition``) for a guest whose definition has what no other host takes over."""
+        """Raise StepError (``definition``) for a guest whose definition holds what no other host takes over."""
         try:
             Domain.taken_over(definition)
         except ValueError as error:
@@ -195,7 +196,7 @@ class Libvirt(AttachingHypervisor):
             ) from None
 
     def unmark(self, server: str) -> None:
-        """Take the mark off the guest, off a running one at once and for its next boot; done when it has none."""
+        """Take the mark off the guest, at once and for its next boot; does nothing when it has none."""
         text = self._text(server)
         if text is None or Domain(text).mark is None:
             return
@@ -211,10 +212,10 @@ class Libvirt(AttachingHypervisor):
             )
 
     def undefine(self, server: str) -> None:
-        """Forget the guest with its snapshots' metadata, saved state and start count; StepError when it runs."""
+        """Remove the guest's definition, saved state, snapshot metadata, start count; raises StepError when it runs."""
         libvirt = library()
         with self._starts(server).held(START_SECONDS):
-            # libvirt itself would undefine a running guest, which then goes on and leaves no trace when it ends.
+            # libvirt would undefine a running guest, which goes on running and leaves no trace when it ends.
             self._refuse_running(server)
             try:
                 self._connection.call_repeatable(
@@ -229,7 +230,7 @@ class Libvirt(AttachingHypervisor):
             self._starts(server).forget()
 
     def start(self, server: str, fence: Fence) -> None:
-        """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
+        """Start the guest unless it runs; raises DestinationFault when it is proved that it never started."""
         starts = self._starts(server)
         deadline = time.monotonic() + START_SECONDS
         with starts.held(START_SECONDS):
@@ -242,7 +243,7 @@ class Libvirt(AttachingHypervisor):
                 starts.announce(power)
                 refusal = self._act(lambda domain: domain.create(), server)
                 power = self._power_after_start(server, deadline)
-                # Without an answer the next round starts it again, whatever became of this one.
+                # Without an answer the next round tries again, whatever this start did.
                 failed = refusal is not None and not is_lost(refusal) and not (power and power.running)
                 counted = starts.count_start(power, failed=failed)
                 if failed:
@@ -258,9 +259,9 @@ class Libvirt(AttachingHypervisor):
                     )
 
     def stop(self, server: str, *, grace: float, fence: Fence) -> None:
-        """Press the power button for ``grace`` seconds, then pull the plug; returns when the guest is off.
+        """Press the power button for ``grace`` seconds, then cut the guest off; returns when it is off.
 
-        Raises StepError when the guest still runs after that, and when libvirt still has a call of this one to answer.
+        Raises StepError when the guest still runs after that, or when libvirt has not answered every call to stop it.
         """
         self._require_answers(server)
         if not self._running(server):
@@ -268,7 +269,7 @@ class Libvirt(AttachingHypervisor):
         fence()
         calls = self._calls[server] = []
         if grace > 0:
-            # shutdown() blocks for as long as the guest's QEMU hangs, so that no deadline depends on its answer.
+            # shutdown() blocks while the guest's QEMU hangs, so it runs in a thread and no deadline waits for it.
             enough = threading.Event()
             calls.append(threading.Thread(target=self._press, args=(server, enough), name=PRESS, daemon=True))
             calls[0].start()
@@ -292,28 +293,28 @@ class Libvirt(AttachingHypervisor):
         self._require_answers(server)
 
     def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
-        """Size, allocation and backing file of one disk."""
+        """Return size, allocation and backing file of one disk."""
         return qcow2.info(path, disk_format)
 
     def create_disk(self, path: Path, *, size: int, kind: str) -> None:
-        """A new blank disk."""
+        """Make a new blank disk."""
         qcow2.create(path, size, kind=kind)
 
     def grow_disk(self, path: Path, disk_format: str, size: int) -> None:
-        """Grow to ``size`` bytes while the guest is off (qemu-img obeys a running guest's lock); never shrinks."""
+        """Grow the disk to ``size`` bytes; raises StepError for a larger disk, or one that a guest has locked."""
         qcow2.grow(path, disk_format, size)
 
     def running_for(self, server: str) -> float | None:
-        """Seconds since the guest's QEMU was started, which has the server's id as an argument."""
+        """Return the seconds since the guest's QEMU was started; its process has the server's id as an argument."""
         found = self._state(server)
         return processes.age_of_youngest(server) if found is not None and found[:2] == (True, RUNNING) else None
 
     def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
-        """Let an overlay rest on the same content at another path."""
+        """Let an overlay rest on a file with the same content at another path."""
         qcow2.rebase(path, disk_format, backing, backing_format)
 
     def ping_agent(self, server: str, *, seconds: float) -> bool:
-        """Ask the agent of the guest that runs, if it has a channel for one."""
+        """Ask the running guest's agent, if the guest has a channel for one."""
         text = self._query_domain(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(0)))
         if text is None or not libvirt_lines.has_agent(Domain(text).root.find("devices")):
             return False
@@ -322,7 +323,7 @@ class Libvirt(AttachingHypervisor):
             libvirt_agent.ping(self._connection.get().lookupByUUIDString(server), seconds)
 
         try:
-            # libvirt first makes sure of the agent in a time of its own.
+            # libvirt first checks that the agent is there, and the timeout for that comes on top of ``seconds``.
             within(seconds, ping)
         except TimeoutError:
             why = f"it says nothing within {seconds:g} s"
@@ -335,22 +336,22 @@ class Libvirt(AttachingHypervisor):
         raise StepError(f"the guest agent of server {server} on {self.host} does not answer: {why}", host=self.host)
 
     def close(self) -> None:
-        """Give back the connection; guests go on."""
+        """Close this thread's connection; guests go on running."""
         self._connection.close()
 
     def _press(self, server: str, enough: threading.Event) -> None:
-        """Press the power button until the guest obeys: it does not hear the first one while it boots."""
-        # What is wrong with the daemon or the guest, `stop` itself meets while it looks at the guest.
+        """Press the power button until the guest obeys: a guest that is booting does not notice the first press."""
+        # `stop` looks at the guest meanwhile, so it meets and reports any error of the daemon or the guest itself.
         with contextlib.suppress(StepError, library().libvirtError):
             while not enough.is_set():
                 domain = self._connection.get().lookupByUUIDString(server)
-                # Until the connection stands, a busy host may take longer than the guest has to shut down.
+                # On a busy host, opening the connection may have taken longer than the grace that the guest has.
                 if not enough.is_set():
                     domain.shutdown()
                 enough.wait(PRESS_AGAIN_SECONDS)
 
     def _require_answers(self, server: str) -> None:
-        """Raise StepError unless all calls to stop the guest ended: a late one would stop it once it runs again."""
+        """Raise StepError unless libvirt answered all calls to stop the guest: a late one would stop its next run."""
         deadline = time.monotonic() + DESTROY_SECONDS
         for call in self._calls.get(server, []):
             call.join(max(0.0, deadline - time.monotonic()))
@@ -364,7 +365,7 @@ class Libvirt(AttachingHypervisor):
         self._calls.pop(server, None)
 
     def _act(self, call: Callable[[Any], object], server: str) -> Any:
-        """Do something to the domain once; the libvirtError, or None when it was done."""
+        """Call the domain once; returns the libvirtError, or None when the call succeeded."""
         libvirt = library()
         try:
             call(self._connection.get().lookupByUUIDString(server))
@@ -373,7 +374,7 @@ class Libvirt(AttachingHypervisor):
         return None
 
     def _power(self, server: str) -> Power | None:
-        """Whether the domain runs, or why it is off; None when it is not defined."""
+        """Return whether the domain runs, or why it is off; None when it is not defined."""
         found = self._state(server)
         if found is None:
             return None
@@ -381,7 +382,10 @@ class Libvirt(AttachingHypervisor):
         return Power(running=active, failed=not active and (state, reason) == (SHUTOFF, SHUTOFF_FAILED))
 
     def _power_after_start(self, server: str, deadline: float) -> Power | None:
-        """The same, after a start that is half way (its starter may have been killed) has come to its end."""
+        """Return what `_power` does, once no start is under way; a starter that was killed may have left one.
+
+        Raises StepError when the start has not ended by ``deadline`` (monotonic).
+        """
         while (found := self._state(server)) is not None and found[0] and _is_starting(*found[1:]):
             if time.monotonic() > deadline:
                 raise StepError(f"a start of server {server} on {self.host} does not end", host=self.host)
@@ -417,7 +421,7 @@ class Libvirt(AttachingHypervisor):
             raise StepError(f"server {server} runs on {self.host}: stop it before it is undefined", host=self.host)
 
     def _make_startable(self, server: str) -> None:
-        """See that what the guest uses is ready here, and give its files to the daemon's user."""
+        """Require the guest's volumes and ports to be ready here, and give its files to the daemon's user."""
         domain = Domain(self._text(server) or "")
         volumes = [serial for _, _, serial in domain.sources if serial]
         self.require_attached(server, volumes, [port.port for port in domain.ports])
@@ -435,7 +439,7 @@ class Libvirt(AttachingHypervisor):
         return Starts(self.root / "starts", server)
 
     def _adapt(self, wanted: Domain, server: str) -> None:
-        """Give the guest what belongs to this host."""
+        """Put what belongs to this host into the definition."""
         wanted.adapt_to_host(self.instances / server)
 
     def _taken_over(self, definition: str, *, own: bool = False) -> Domain:
@@ -447,5 +451,5 @@ class Libvirt(AttachingHypervisor):
 
 
 def _is_starting(state: int, reason: int) -> bool:
-    """Whether an active domain is still being started: its processors have not run yet."""
+    """Return whether an active domain is still being started: its processors have not run yet."""
     return state == SHUTOFF or (state, reason) == (PAUSED, PAUSED_STARTING_UP)

@@ -1,7 +1,7 @@
-"""The lines between a host and its guest in a domain's XML: serial lines, consoles, and the guest agent's channel.
+"""Adapts the lines between a host and its guest in a domain's XML: serial lines, consoles, the guest agent's channel.
 
-What the guest sees of them is its own and stays.  What stands behind them, a socket, a file or a terminal, is the
-host's: a serial line has a terminal that libvirt opens, and the agent's channel a socket that libvirt names and holds.
+The guest's end of a line stays as it is.  The host's end, which may be a socket, a file or a terminal, is made anew: a
+serial line gets a terminal that libvirt opens, and the agent's channel a socket that libvirt names and holds.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, Final
 from lxml import etree
 
 AGENT: Final = "org.qemu.guest_agent.0"
-"""The name by which guest and host know the guest agent's channel."""
+"""The name of the guest agent's channel, on the host and in the guest."""
 
 LOG: Final = "console.log"
-"""What a guest wrote to its serial line lies under this name in its server's directory, as Nova expects it."""
+"""The file in the server's directory for what the guest writes to its serial line, as Nova expects it."""
 
 _TERMINAL: Final = "pty"
 _GUESTS_OWN: Final = frozenset({"target", "alias", "address"})
@@ -23,7 +23,7 @@ _TARGETS_OWN: Final = frozenset({"type", "name"})
 
 
 def adapt_to_host(devices: Any, directory: Path) -> None:
-    """Give each line what it has on this host; ``directory`` is the server's own here."""
+    """Make the host's end of each line; ``directory`` is the server's own on this host."""
     for line in (*devices.findall("serial"), *devices.findall("console")):
         logged = line.find("log") is not None or line.get("type") == "file"
         _strip(line)
@@ -39,7 +39,7 @@ def adapt_to_host(devices: Any, directory: Path) -> None:
 
 
 def has_agent(devices: Any) -> bool:
-    """Whether the guest has a channel for its agent."""
+    """Return whether the guest has a channel for its agent."""
     return bool(_agents(devices))
 
 

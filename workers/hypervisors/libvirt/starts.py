@@ -1,17 +1,17 @@
-"""How often a guest was started on a host: what libvirt itself does not count.
+"""Counts how often a guest was started on a host, which libvirt itself does not count.
 
-libvirt has nothing that changes atomically with a start, so a start is announced here before `create` is called and
+libvirt has nothing that changes atomically with a start.  So a start is announced here before `create` is called, and
 settled when its answer is known:
 
-- an answer "started", or a guest that runs: it counts;
-- an answer with an error while the guest is off: libvirt lets the processors run as the last act of a start, so it
-  never started, and it does not count;
-- no answer (the worker or the daemon was killed) and the guest is off: libvirt keeps the reason why a guest is off.
-  A start sets it anew, to "failed" when it fails, and a daemon forgets it when it ends.  So "failed" now and not
-  before proves that the start failed; without that it may have run and ended, and it counts.
+- The answer is "started", or the guest runs: the start counts.
+- The answer is an error and the guest is off: the start does not count.  libvirt lets the processors run as the last
+  act of a start, so the guest never ran.
+- There is no answer (the worker or the daemon was killed) and the guest is off: libvirt's reason why the guest is off
+  decides.  A start sets it anew, to "failed" when it fails, and a daemon that ends forgets it.  So a reason "failed"
+  that was not there before proves that the start failed.  Otherwise the guest may have run and ended, and it counts.
 
-The count is thus never too low: equal to what it was before means "never started".  It is too high only when a start
-was cut off; then a move rests until somebody looks.  A guest started behind our back (by hand) is not counted.
+The count is never too low: when it is what it was before, the guest never started.  It is too high only when a start
+was cut off; the move then stops until an operator looks.  A guest that somebody starts by hand is not counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.01
 
 
 class Count(msgspec.Struct, frozen=True, kw_only=True):
-    """Starts that are settled, and whether one more was announced."""
+    """How many starts are settled, and whether one more was announced."""
 
     starts: int = 0
     announced: bool = False
@@ -55,7 +55,10 @@ class Starts:
 
     @contextlib.contextmanager
     def held(self, seconds: float) -> Iterator[None]:
-        """Be the only starter of this server; a killed one lets go."""
+        """Be the only starter of this server; a starter that is killed loses the lock.
+
+        Raises StepError when another starter holds it for longer than ``seconds``.
+        """
         self._lock.parent.mkdir(parents=True, exist_ok=True)
         deadline = time.monotonic() + seconds
         with self._lock.open("ab") as file:
@@ -70,24 +73,24 @@ class Starts:
             yield
 
     def counted(self, power: Power | None) -> int:
-        """The count in the light of the present state (None: not defined)."""
+        """Return the count, with an announced start judged by the guest's present state (None: not defined)."""
         count = self._read()
         never_ran = power is not None and not power.running and power.failed and not count.failed_before
         return count.starts + (1 if count.announced and not never_ran else 0)
 
     def announce(self, power: Power) -> None:
-        """Say durably that a start is about to be tried."""
+        """Record durably that a start is about to be tried."""
         self._write(Count(starts=self.counted(power), announced=True, failed_before=power.failed))
 
     def count_start(self, power: Power | None, *, failed: bool = False) -> int:
-        """Take the announced start into the count, or with ``failed`` (libvirt's own answer) not; the count."""
+        """Settle the announced start and return the count; with ``failed`` (libvirt's own answer) it does not count."""
         count = self._read()
         if count.announced:
             self._write(Count(starts=count.starts if failed else self.counted(power)))
         return self._read().starts
 
     def forget(self) -> None:
-        """Begin anew: the domain is gone."""
+        """Delete the count, because the domain is gone."""
         durable.remove(self._file)
 
     def _read(self) -> Count:

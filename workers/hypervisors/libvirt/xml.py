@@ -1,9 +1,9 @@
-"""Domain XML: written for a new guest, and edited so that another host can run it.
+"""Domain XML: written for a new guest, and edited so that another host can run the guest.
 
-What makes the guest the same machine stays as it was: uuid, name, machine type, CPU model and the PCI addresses of
-what it keeps.  What belongs to a host is made anew: paths, emulator, pinning, and what stands behind its lines
-(`droveway.workers.hypervisors.libvirt.lines`).  Ports have no interface, since
-an unprivileged libvirt has no network; they stand in the metadata, beside the mark.
+What makes the guest the same machine stays: uuid, name, machine type, CPU model, and the PCI addresses of what it
+keeps.  What belongs to a host is made anew: paths, emulator, pinning, and the host's end of its lines
+(`droveway.workers.hypervisors.libvirt.lines`).  Ports have no interface, because an unprivileged libvirt has no
+network.  They are recorded in the metadata, beside the mark.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEW = """<domain type='{kind}'>
 
 
 class Domain:
-    """One domain's XML; raises ValueError when the text is none."""
+    """One domain's XML; raises ValueError when the text is no domain."""
 
     def __init__(self, text: str) -> None:
         parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_blank_text=True)
@@ -55,14 +55,14 @@ class Domain:
 
     @classmethod
     def taken_over(cls, text: str) -> Domain:
-        """What may be taken over of a definition that another host told: see `libvirt_allowed`; raises ValueError."""
+        """Make a domain of a definition from another host, with what `libvirt_allowed` lists; raises ValueError."""
         domain = cls(text)
         domain.root = libvirt_allowed.clean(domain.root)
         return domain
 
     @classmethod
     def new(cls, *, kind: str, machine: str, server: str, name: str, vcpus: int, memory_mb: int) -> Domain:
-        """The XML of a guest that never ran, without its disks."""
+        """Make a domain for a guest that no host ever ran, without its disks; ``memory_mb`` in MiB."""
         domain = cls(_NEW.format(kind=kind, machine=machine))
         domain.root.find("name").text = name
         domain.root.find("uuid").text = server
@@ -76,7 +76,7 @@ class Domain:
 
     @property
     def server(self) -> str:
-        """The domain's uuid."""
+        """The domain's uuid, which is the server's id."""
         return self._text("uuid")
 
     @property
@@ -107,13 +107,13 @@ class Domain:
 
     @property
     def cpu(self) -> str | None:
-        """The CPU as XML when its model is named; a host's own model cannot be compared."""
+        """The CPU as XML when it names a model; None for a host's own model, which cannot be compared."""
         cpu = self.root.find("cpu")
         return None if cpu is None or cpu.get("mode") != "custom" else etree.tostring(cpu, encoding="unicode")
 
     @property
     def mark(self) -> Mark | None:
-        """The move that the domain belongs to."""
+        """The move that the domain belongs to; None without a mark."""
         guest = self.root.find(f"metadata/{GUEST}")
         if guest is None or guest.get("move") is None:
             return None
@@ -121,13 +121,13 @@ class Domain:
 
     @property
     def ports(self) -> list[Port]:
-        """The ports that the guest uses."""
+        """The ports that the guest uses, as the metadata records them."""
         found = self.root.findall(f"metadata/{GUEST}/{PORT}")
         return [Port(port=port.get("id"), mac=port.get("mac")) for port in found]
 
     @property
     def formats(self) -> dict[str, str]:
-        """The format that QEMU is told of every disk, by its file."""
+        """The format that QEMU gets for every disk, by the disk's file."""
         disks = self.root.findall("devices/disk")
         return {_source(disk): str(disk.find("driver").get("type")) for disk in disks if _source(disk)}
 
@@ -141,13 +141,13 @@ class Domain:
         )
 
     def facts(self) -> tuple[object, ...]:
-        """All that `define` decides: two definitions with the same facts are the same guest."""
+        """Return everything that `define` decides: two definitions with the same facts are the same guest."""
         sizes = (self.vcpus, self.memory_mb)
         disks = (self.sources, self.formats)
         return (self.server, self.name, self.machine, self.kind, *sizes, *disks, self.mark, self.ports)
 
     def set_sizes(self, vcpus: int | None, memory_mb: int | None) -> None:
-        """Set vCPUs and memory; None leaves them as they are."""
+        """Set vCPUs and memory (MiB); None leaves a value as it is."""
         if vcpus is not None:
             element = self.root.find("vcpu")
             element.attrib.clear()
@@ -160,15 +160,15 @@ class Domain:
             self._drop("currentMemory")
 
     def adapt_to_host(self, directory: Path) -> None:
-        """Drop what belongs to another host; ``directory`` is the server's own here."""
+        """Drop what belongs to another host; ``directory`` is the server's own on this host."""
         for part in ("cputune", "numatune", "seclabel", "resource", "devices/emulator"):
             self._drop(part)
         libvirt_lines.adapt_to_host(self.root.find("devices"), directory)
 
     def set_disks(self, disks: Sequence[Path], formats: Mapping[str, str], volumes: Sequence[LocalVolume]) -> None:
-        """Let the guest have exactly these local disks (known by file name) and volumes (known by serial).
+        """Give the guest exactly these local disks (known by file name) and volumes (known by serial).
 
-        ``formats`` has what was recorded of each local disk, by file name; a volume is raw.
+        ``formats`` holds the recorded format of each local disk, by file name; a volume is raw.
         """
         known_disks = [disk for disk in self.root.findall("devices/disk") if _source(disk)]
         by_name = {Path(_source(disk)).name: disk for disk in known_disks if not _serial(disk)}
@@ -190,7 +190,7 @@ class Domain:
             target = _free(wished or "vda", taken)
             new = self._add_disk(known, formats[path.name], str(path), target)
             for shared in new.findall("shareable"):
-                new.remove(shared)  # a volume's: of a disk of its own it would take QEMU's lock away
+                new.remove(shared)  # only volumes may have it: on a local disk it would switch off QEMU's lock
             taken.add(target)
         root = next((str(path) for path in disks if path.name != CONFIG), None)
         for disk in self._disks():
@@ -198,7 +198,7 @@ class Domain:
                 etree.SubElement(disk, "boot", order="1")
 
     def set_metadata(self, mark: Mark | None, ports: Sequence[Port]) -> None:
-        """Write the mark and the ports in the place of what was there."""
+        """Write the mark and the ports in place of what was there."""
         metadata = self.root.find("metadata")
         if metadata is None:
             metadata = etree.Element("metadata")
@@ -213,14 +213,14 @@ class Domain:
             etree.SubElement(guest, PORT, id=port.port, mac=port.mac)
 
     def metadata_without_mark(self) -> str:
-        """What `set_metadata` wrote, without the mark and without its namespace, which libvirt adds by itself."""
+        """Return what `set_metadata` wrote, without the mark and the namespace, which libvirt adds by itself."""
         guest = etree.Element("guest")
         for port in self.ports:
             etree.SubElement(guest, "port", id=port.port, mac=port.mac)
         return str(etree.tostring(guest, encoding="unicode"))
 
     def text(self) -> str:
-        """The XML."""
+        """Return the XML as text."""
         return str(etree.tostring(self.root, encoding="unicode", pretty_print=True))
 
     def _add_disk(self, known: Any, disk_format: str, path: str, target: str, serial: str = "") -> Any:
@@ -253,18 +253,18 @@ class Domain:
 
 
 def machine(capabilities: str) -> str:
-    """The machine type behind the name that domain capabilities were asked for."""
+    """Return the machine type behind the name that the domain capabilities were asked for."""
     return str(etree.fromstring(capabilities).findtext("machine"))
 
 
 def most_vcpus(capabilities: str) -> int:
-    """How many vCPUs a guest may have, by its domain capabilities."""
+    """Return how many vCPUs a guest may have, from the domain capabilities."""
     limit: Any = etree.fromstring(capabilities).find("vcpu")
     return int(limit.get("max"))
 
 
 def qemu_group(capabilities: str, kind: str) -> int | None:
-    """The number of the group as which the daemon runs its guests, by its capabilities; None when it says nothing."""
+    """Return the id of the group as which the daemon runs guests, from its capabilities; None when they name none."""
     for model in etree.fromstring(capabilities).findall("host/secmodel"):
         label = model.find(f"baselabel[@type='{kind}']")
         found = None if label is None else re.fullmatch(r"\+?[0-9]+:\+?([0-9]+)", (label.text or "").strip())
@@ -283,6 +283,6 @@ def _serial(disk: Any) -> str:
 
 
 def _free(wanted: str, taken: set[str]) -> str:
-    """The wanted device name, else the first free one."""
+    """Return the wanted device name if it is free, else the first free one."""
     names = [wanted, *(f"vd{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
     return next(name for name in names if name not in taken)

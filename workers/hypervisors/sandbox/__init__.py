@@ -1,1 +1,1 @@
-"""The hypervisor of labs: files for disks, processes for guests."""
+"""The sandbox, the hypervisor of labs: a guest is a process and a disk is a file."""

@@ -1,17 +1,17 @@
 """The program that plays a sandbox guest: one process for each run of a server.
 
 `droveway.workers.hypervisors.sandbox.hypervisor` starts it as ``python -I -S guest.py`` with the arguments of `Guest`,
-and with the signals of `SIGNALS` blocked.  It imports little, and before it is up nothing that is slow (json, signal),
-so that a guest boots in milliseconds, and nothing of droveway, so that it runs without any installation.
+and with the signals of `SIGNALS` blocked.  It imports little, so that a guest boots in milliseconds: no slow module
+(json, signal) before it is up.  It imports nothing of droveway, so that it runs without an installation.
 
-What makes a second run of a server impossible to overlook:
+A second run of a server at the same time cannot go unnoticed:
 
-- the starter hands down a locked file (an open file description lock, so it is held without a gap from before the
-  fork until the last process of this run has ended);
-- all disks are locked for the run, as QEMU locks its images;
-- the boot count in the disk's first block and the start count of the host are raised before the guest says it is up;
-- the start is written to the log of all guests before anything else is changed, and no start of a server is written
-  before the runs that ended without a word have got their stop line.
+- The starter hands down a locked file.  It is an open file description lock, so it is held without a gap from before
+  the fork until the last process of this run has ended.
+- All disks are locked for the run, as QEMU locks its images.
+- The boot count in the disk's first block and the start count of the host are raised before the guest says it is up.
+- The start is written to the log of all guests before anything else is changed.  No start of a server is written
+  before the stop lines of those earlier runs that were killed and wrote none.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MAGIC = b"droveway"
 MARK_BYTES = 16
 SERVER_BYTES = 64
 PF_EXITING = 0x4
-"""The kernel's flag of a process that is being taken apart."""
+"""The kernel's flag of a process that is exiting."""
 SIGNALS = ("SIGTERM", "SIGUSR1")
-"""The power button and the question: a guest waits for both, and a start with them blocked loses none of them."""
+"""The power button and the question.  A guest waits for both; it starts with them blocked, so that none gets lost."""
 
 
 def born(pid: int) -> int | None:
-    """When the process was started, in clock ticks since the machine's boot; None when it has ended."""
+    """Return when the process was started, in clock ticks since the machine's boot; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs the guest's start its time
             return birth(file.read())
@@ -42,13 +42,16 @@ def born(pid: int) -> int | None:
 
 
 def birth(stat: bytes) -> int | None:
-    """The same from what the kernel says of it.  Of a process that ends, locks may be free before it counts as dead."""
+    """Return the start time that `born` returns, from the content of ``/proc/PID/stat``.
+
+    A process that is exiting counts as ended, because the kernel may free its locks before it counts as dead.
+    """
     fields = stat.rpartition(b")")[2].split()
     return None if fields[0] in b"ZXx" or int(fields[6]) & PF_EXITING else int(fields[19])
 
 
 class LockedLog:
-    """The log of all guests, held by one writer at a time."""
+    """The log of all guests; one writer at a time holds it."""
 
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -62,8 +65,8 @@ class LockedLog:
         os.close(self.fd)
 
     def append(self, event: str, server: str, host: str, pid: int, birth: int) -> None:
-        """Write one line; a line that does not fit on the file system is taken back."""
-        # JSON by hand: the names of servers and hosts hold nothing that it would escape.
+        """Write one line; a line that does not fit on the file system is removed again."""
+        # The JSON is written by hand, as json is slow to import; names of servers and hosts need no escapes.
         run = f'"server": "{server}", "host": "{host}", "pid": {pid}, "born": {birth}'
         line = f'{{"time": {time.time()!r}, "event": "{event}", {run}}}\n'.encode()
         size = os.fstat(self.fd).st_size
@@ -72,7 +75,7 @@ class LockedLog:
             raise OSError(errno.ENOSPC, "the log of all guests cannot grow")
 
     def _drop_torn(self) -> None:
-        """Take back the line of a writer that was killed: the kernel ends a write that crosses a page in the middle."""
+        """Remove the unfinished line of a writer that was killed; the kernel may cut a write at a page border."""
         size = os.fstat(self.fd).st_size
         if size and os.pread(self.fd, 1, size - 1) != b"\n":
             os.ftruncate(self.fd, os.pread(self.fd, size, 0).rfind(b"\n") + 1)
@@ -98,7 +101,7 @@ class LockedLog:
 
 
 def replace(path: str, data: bytes, *, sync: bool = False) -> None:
-    """Put ``data`` in the place of the file in one go, durably with ``sync``."""
+    """Replace the file by ``data`` in one go, durably with ``sync``."""
     temporary = f"{path}.new"
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
@@ -135,7 +138,7 @@ class Guest:
         self.birth = born(self.pid) or 0
 
     def boot(self) -> None:
-        """Lock the disks, say so in the log, raise the counts; raises OSError with nothing left behind."""
+        """Lock the disks, write the start to the log and raise the counts; raises OSError with nothing left behind."""
         self.fds = [self.lock(path) for path in self.disks]
         self.read_block()
         with LockedLog(self.log) as log:
@@ -152,7 +155,7 @@ class Guest:
             raise
 
     def lock(self, path: str) -> int:
-        """Open a disk for this run alone, by the name that it has now."""
+        """Open a disk and lock it for this run; raises OSError when it is in use or was renamed meanwhile."""
         disk = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             fcntl.flock(disk, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -163,7 +166,7 @@ class Guest:
         return disk
 
     def read_block(self) -> None:
-        """Learn boot count and mark from the boot disk, which is the first."""
+        """Read the boot count and the written text from the boot disk, which is the first."""
         block = os.pread(self.fds[0], BLOCK, 0)
         self.boots, self.mark = 0, "-"
         if block.startswith(MAGIC):
@@ -174,14 +177,14 @@ class Guest:
             self.mark = block[12 : 12 + MARK_BYTES].rstrip(b"\0").decode()
 
     def write_block(self) -> None:
-        """Write boot count and mark back, durably."""
+        """Write the boot count and the text to the boot disk, durably."""
         counts = MAGIC + self.boots.to_bytes(4, "little") + self.mark.encode().ljust(MARK_BYTES, b"\0")
         block = counts.ljust(32, b"\0") + self.server.encode().ljust(SERVER_BYTES, b"\0")
         os.pwrite(self.fds[0], block, 0)
         os.fsync(self.fds[0])
 
     def raise_starts(self) -> None:
-        """Count this start on this host."""
+        """Raise the start count of this server on this host."""
         try:
             with open(self.starts, "rb") as file:  # noqa: PTH123 - as above
                 before = int(file.read())
@@ -190,7 +193,7 @@ class Guest:
         replace(self.starts, b"%d" % (before + 1), sync=True)
 
     def write_record(self, *, up: bool) -> None:
-        """Tell who runs this guest."""
+        """Write the record that names this process as the server's guest."""
         known = f'{{"pid": {self.pid}, "born": {self.birth}, "up": {"true" if up else "false"}}}'
         replace(self.record, known.encode())
 
@@ -214,16 +217,16 @@ class Guest:
         self.end()
 
     def end(self) -> None:
-        """Say in the log that this run is over."""
+        """Write to the log that this run is over, and delete its record."""
         with LockedLog(self.log) as log:
             log.append("stop", self.server, self.host, self.pid, self.birth)
             os.unlink(self.record)  # noqa: PTH108 - as above
 
 
 def main(*spec: str) -> None:
-    """Run the guest, telling the starter through standard output how its boot went."""
+    """Run the guest, and report on standard output how its boot went."""
     if os.fork():
-        os._exit(0)  # so that the guest is nobody's child, as QEMU is not libvirtd's
+        os._exit(0)  # the guest is then a child of nobody, as QEMU is none of libvirtd
     os.setsid()
     os.chdir("/")
     guest = Guest(*spec)
@@ -235,11 +238,11 @@ def main(*spec: str) -> None:
     try:  # noqa: SIM105 - contextlib costs the guest's start its time
         os.write(1, word)
     except BrokenPipeError:
-        pass  # the starter was killed; the next one finds this guest by its record
+        pass  # the starter was killed, and the next starter finds this guest by its record
     os.dup2(0, 1)
     if word == b"up":
         guest.serve()
-    os._exit(0)  # an interpreter that takes itself apart would hold the run's lock for longer
+    os._exit(0)  # a normal exit of the interpreter would take longer and hold the run's lock meanwhile
 
 
 if __name__ == "__main__":

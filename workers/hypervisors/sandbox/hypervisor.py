@@ -1,8 +1,8 @@
 """The sandbox hypervisor: guests are processes, disks are files of real bytes.
 
-For the demo and the exhaustive crash tests.  Below the host's directory lie ``domains/<uuid>.json`` and
-``<uuid>.starts``, ``run/<uuid>.{lock,pid,ask,answer,log}``, ``connections/`` and ``vifs/``.  Whether a guest runs is
-decided by its lock alone (`droveway.workers.hypervisors.sandbox.run`).
+The demo and the crash tests use it.  Below the host's directory lie ``domains/<uuid>.json`` and ``<uuid>.starts``,
+``run/<uuid>.{lock,pid,ask,answer,log}``, ``connections/`` and ``vifs/``.  Only the lock decides whether a guest runs
+(`droveway.workers.hypervisors.sandbox.run`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ANSWER_SECONDS = 10.0
 
 
 class Definition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A guest as the sandbox knows it; disks by file name in the server's directory."""
+    """The definition of a sandbox guest; disks by file name in the server's directory, memory in MiB."""
 
     machine: str
     server: str
@@ -52,7 +52,7 @@ class Definition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Sandbox(AttachingHypervisor):
-    """One host's sandbox."""
+    """The sandbox of one host."""
 
     name = "sandbox"
     disk_format = "raw"
@@ -76,14 +76,14 @@ class Sandbox(AttachingHypervisor):
         self._runs = self.root / "run"
 
     def guests(self) -> Iterator[GuestRecord]:
-        """Every guest that is defined or runs here."""
+        """Yield every guest that is defined or runs here."""
         found = {path.stem for path in self._domains.glob("*.json")} | {path.stem for path in self._runs.glob("*.lock")}
         for server in sorted(found):
             if not server.startswith(".") and (record := self.guest(server)) is not None:
                 yield record
 
     def guest(self, server: str) -> GuestRecord | None:
-        """The server's guest; a run that ended without a word gets its stop line."""
+        """Return the server's guest; writes the stop line of a run that ended without one."""
         run = self._run(server)
         running = run.held()
         if not running:
@@ -116,7 +116,7 @@ class Sandbox(AttachingHypervisor):
     def create_definition(
         self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
     ) -> str:
-        """The definition of a guest that never ran anywhere."""
+        """Return a definition for a guest that no host ever ran."""
         new = Definition(
             machine=MACHINE,
             server=server,
@@ -145,7 +145,7 @@ class Sandbox(AttachingHypervisor):
         mark: Mark | None,
         own: bool = False,  # noqa: ARG002 - the interface's
     ) -> None:
-        """Define the guest; raises DestinationFault when the host refuses it or another one is in its way."""
+        """Define the guest; raises DestinationFault when the host refuses it or another guest is in its way."""
         for disk_format in formats.values():
             self._only_raw(disk_format)
         wanted = self._decode(definition)
@@ -169,7 +169,7 @@ class Sandbox(AttachingHypervisor):
         durable.write(self._definition_file(server), text)
 
     def unmark(self, server: str) -> None:
-        """Take the mark off the guest, which may run; done when it has none."""
+        """Take the mark off the guest, which may run; does nothing when it has none."""
         text = durable.read(self._definition_file(server))
         known = None if text is None else self._decode(text.decode())
         if known is not None and known.mark is not None:
@@ -177,7 +177,7 @@ class Sandbox(AttachingHypervisor):
             durable.write(self._definition_file(server), _encode(known).encode())
 
     def undefine(self, server: str) -> None:
-        """Forget the guest and its start count; raises StepError when it runs."""
+        """Remove the guest's definition and start count; raises StepError when it runs."""
         if not self._definition_file(server).exists() and not self._starts_file(server).exists():
             return
         run = self._run(server)
@@ -192,10 +192,10 @@ class Sandbox(AttachingHypervisor):
             run.release(lock)
 
     def start(self, server: str, fence: Fence) -> None:
-        """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
+        """Start the guest unless it runs; raises DestinationFault when it is proved that it never started."""
         run, deadline = self._run(server), time.monotonic() + START_SECONDS
         while (lock := run.take()) is None:
-            # It runs, or another starter, perhaps a killed one, has it half way up.
+            # The guest runs, or another starter, which may have been killed, has half started it.
             if run.up():
                 return
             if time.monotonic() > deadline:
@@ -221,7 +221,7 @@ class Sandbox(AttachingHypervisor):
         raise self.fault(f"the guest of server {server} did not start: {word or 'it ended before it booted'}")
 
     def stop(self, server: str, *, grace: float, fence: Fence) -> None:
-        """Press the power button, after ``grace`` seconds pull the plug; returns when the guest is off."""
+        """Press the power button, and kill the guest after ``grace`` seconds; returns when it is off."""
         run = self._run(server)
         if run.held():
             fence()
@@ -234,7 +234,7 @@ class Sandbox(AttachingHypervisor):
         run.write_stop_line()
 
     def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
-        """Size and allocation of one disk."""
+        """Return size and allocation of one disk."""
         self._only_raw(disk_format)
         status = path.stat()
         return DiskInfo(
@@ -242,7 +242,7 @@ class Sandbox(AttachingHypervisor):
         )
 
     def create_disk(self, path: Path, *, size: int, kind: str) -> None:
-        """A new blank disk: a sparse file, the same for every ``kind``."""
+        """Make a new blank disk: a sparse file, the same for every ``kind``."""
         temporary = path.with_name(f"{path.name}.{kind}.part")
         with open(temporary, "wb", opener=_as_a_disk) as file:
             file.truncate(size)
@@ -266,33 +266,36 @@ class Sandbox(AttachingHypervisor):
                 os.fsync(file.fileno())
 
     def running_for(self, server: str) -> float | None:
-        """Seconds since the guest's process was started."""
+        """Return the seconds since the guest's process was started; None when it is not up."""
         return self._run(server).age()
 
     def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:  # noqa: ARG002 - the interface's
-        """Refused: a raw disk rests on nothing."""
+        """Refuse with StepError, because a raw disk rests on no other file."""
         raise StepError(f"{path} is raw and rests on no other file", host=self.host)
 
     def ping_agent(self, server: str, *, seconds: float) -> bool:
-        """Ask the guest, which is its own agent."""
+        """Ask the guest's process, which is its own agent; raises StepError when it does not answer."""
         self.probe_guest(server, seconds=seconds)
         return True
 
     def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Ask a running guest who it is."""
+        """Ask a running guest for its boot count, its sizes and the text that `write_mark` wrote last."""
         return self._run(server).query_guest(None, seconds or ANSWER_SECONDS)
 
     def write_mark(self, server: str, text: str) -> None:
-        """Let the running guest write ``text`` into its own disk."""
+        """Let the running guest write ``text`` into its own disk, so that a test can tell copies of the disk apart.
+
+        This is not the move's mark, which is in the definition.
+        """
         if not 0 < len(text.encode()) < sandbox_guest.MARK_BYTES:
             raise StepError(f"the mark {text!r} must have 1 to {sandbox_guest.MARK_BYTES - 1} bytes", host=self.host)
         self._run(server).query_guest(text, ANSWER_SECONDS)
 
     def close(self) -> None:
-        """Nothing is held: guests are reached through their files."""
+        """Do nothing, because nothing is held open: guests are reached through their files."""
 
     def _spawn(self, known: Definition, lock: int, deadline: float) -> str:
-        """Start the guest's process; its word: ``up``, why it did not start, or nothing when it was killed."""
+        """Start the guest's process and return its word: ``up``, why it did not start, or empty when it was killed."""
         directory = self.instances / known.server
         disks = [str(directory / name) for name in known.disks]
         volumes = [
@@ -321,7 +324,7 @@ class Sandbox(AttachingHypervisor):
         raise self._unknown(known.server, f"it did not boot within {START_SECONDS:g} s")
 
     def _startable(self, server: str) -> Definition:
-        """The definition of a guest that may be started here; raises DestinationFault."""
+        """Return the definition of a guest that can be started here; raises DestinationFault when it cannot."""
         text = durable.read(self._definition_file(server))
         if text is None:
             raise self.fault(f"server {server} is not defined on {self.host}")
@@ -333,7 +336,7 @@ class Sandbox(AttachingHypervisor):
         return known
 
     def _refuse_clash(self, wanted: Definition) -> None:
-        """A name belongs to one server and a server to one name, as libvirt has it."""
+        """Raise DestinationFault unless name and server belong to each other alone, as in libvirt."""
         for path in self._domains.glob("[!.]*.json"):
             other = self._decode((durable.read(path) or b"").decode())
             if (other.server == wanted.server) != (other.name == wanted.name):
@@ -372,7 +375,7 @@ class Sandbox(AttachingHypervisor):
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """What this thread starts begins with the signals blocked that a guest waits for."""
+    """Block the signals that a guest waits for, so that a process that this thread starts begins with them blocked."""
     wanted = {getattr(signal, name) for name in sandbox_guest.SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     try:

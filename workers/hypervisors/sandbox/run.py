@@ -1,7 +1,8 @@
-"""One server's place in a host's ``run`` directory: who runs it, and how to reach that process.
+"""The files of one server in a host's ``run`` directory: they tell who runs the server, and how to reach that process.
 
 ``<uuid>.lock`` is locked from before the guest's process is made until it has ended, by an open file description lock
-that the process inherits: no crash leaves it behind, none lets go of it early.  ``<uuid>.pid`` tells whom to signal.
+that the process inherits.  So a crash can neither leave the lock behind nor free it early.  ``<uuid>.pid`` names the
+process to signal.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Run:
         self._guests_log = str(guests_log)
 
     def held(self) -> bool:
-        """Whether a guest runs or is being started; the lock is looked at, never taken."""
+        """Return whether a guest runs or is being started; looks at the lock without taking it."""
         try:
             file = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -53,7 +54,7 @@ class Run:
         return int(struct.unpack("hhqqi", answer)[0]) != fcntl.F_UNLCK
 
     def take(self) -> int | None:
-        """Take the lock, for a start or against one; None when it is held."""
+        """Take the lock to start the guest, or to keep it from starting; returns None when the lock is held."""
         self._lock.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -67,20 +68,23 @@ class Run:
         return file
 
     def release(self, lock: int) -> None:
-        """Give back a lock that no guest was started with."""
-        # Not by closing it alone: a process that another thread starts at this moment has the file open until its
-        # exec, and for so long the guest would count as running.
+        """Free a lock that no guest was started with."""
+        # Closing the file is not enough: a process that another thread forks at this moment has it open until its exec,
+        # and the guest would count as running until then.
         try:
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _NO_LOCK)
         finally:
             os.close(lock)
 
     def up(self) -> bool:
-        """Whether the guest has booted and lives."""
+        """Return whether the guest has booted and still runs."""
         return self.held() and self._alive() and bool(self._recorded()["up"])
 
     def signal(self, number: signal.Signals, seconds: float) -> None:
-        """Send the guest a signal and wait at most so long for its end; a pid that was given anew is never hit."""
+        """Send the guest a signal and wait at most ``seconds`` for its end.
+
+        The signal never reaches another process that has got the same pid.
+        """
         deadline = time.monotonic() + seconds
         while self.held():
             process = self._open_process()
@@ -100,25 +104,28 @@ class Run:
             time.sleep(POLL_SECONDS)
 
     def write_stop_line(self) -> None:
-        """Write the stop line of a guest that ended without one: it has left its record behind."""
+        """Write the stop line of a guest that ended without one; such a guest has left its record."""
         if self._record.exists():
             with sandbox_guest.LockedLog(self._guests_log) as log:
                 log.write_stop_lines(self.server)
-                # A new guest writes its record while it holds the log, so that this is still the dead one's.
+                # A new guest writes its record while it holds the log, so this record is still the dead guest's.
                 if not self._alive():
                     self._record.unlink(missing_ok=True)
 
     def age(self) -> float | None:
-        """Seconds since the guest's process was started; None when it is not up."""
+        """Return the seconds since the guest's process was started; None when it is not up."""
         return processes.age(self._recorded()["born"]) if self.up() else None
 
     def query_guest(self, mark: str | None, seconds: float) -> dict[str, Any]:
-        """The guest's answer to a question, after it wrote ``mark``; raises StepError when it is mute so long."""
+        """Return the guest's answer to a question, after it wrote ``mark``.
+
+        Raises StepError when it does not answer within ``seconds``, or fails.
+        """
         question = uuid.uuid4().hex
         ask, answer = self.path.with_name(f"{self.server}.ask"), self.path.with_name(f"{self.server}.answer")
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.held():
-            # Another question may have taken this one's place: ask again until it is answered.
+            # Another question may have replaced this one in the file, so it is asked again until it is answered.
             durable.write(ask, msgspec.json.encode({"id": question, "mark": mark}))
             self.signal(signal.SIGUSR1, 0)
             again = time.monotonic() + REPEAT_SECONDS
@@ -132,20 +139,20 @@ class Run:
         raise StepError(f"the guest of server {self.server} on {self.host} does not answer", host=self.host)
 
     def _open_process(self) -> int | None:
-        """Open a handle of the guest's process; None when it has none (yet, or any more)."""
+        """Open a handle of the guest's process; returns None when there is no process yet, or none any more."""
         record = self._recorded()
         try:
             process = os.pidfd_open(record["pid"])
         except (KeyError, ProcessLookupError):
             return None
-        # By the record that named it: a new guest may have written another one meanwhile.
+        # Checked with the record that named the pid, because a new guest may have written another record.
         if _lives(record):
             return process
         os.close(process)
         return None
 
     def _alive(self) -> bool:
-        """Whether the process that the record names still runs."""
+        """Return whether the process that the record names still runs."""
         return _lives(self._recorded())
 
     def _recorded(self) -> dict[str, Any]:
@@ -153,12 +160,12 @@ class Run:
 
 
 def _lives(record: dict[str, Any]) -> bool:
-    """Tell whether the process of this record still runs."""
+    """Return whether the process of this record still runs."""
     return bool(record) and sandbox_guest.born(record["pid"]) == record["born"]
 
 
 def _send(process: int, number: signal.Signals, seconds: float) -> None:
-    """Send a signal through the handle of a process and wait at most so long for its end."""
+    """Send a signal through the handle of a process, and wait at most ``seconds`` for its end."""
     try:
         signal.pidfd_send_signal(process, number)
     except ProcessLookupError:
