@@ -1,4 +1,4 @@
-"""Which chunks of a disk's copy are safely on the medium: a file beside the copy, read again when it is resumed."""
+"""Records which chunks of a disk's copy are safely on the medium, in a file beside the copy, to resume from there."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from droveway.workers.transfer.sources import Identity
 class ChunkLog:
     """The chunks of one disk that are safely on the medium, one line each: offset, length, checksum.
 
-    The first line pins the source's identity: when it differs, nothing of the log holds.  A torn last line has no
-    newline and is not read.
+    The first line is the source's identity.  When the source has another identity now, the log is not used.  A last
+    line without a newline was not written completely and is not read.
     """
 
     def __init__(self, directory: int, disk: str, identity: Identity) -> None:
@@ -38,7 +38,7 @@ class ChunkLog:
         os.lseek(self._file, 0, os.SEEK_END)
 
     def begin(self) -> None:
-        """Forget all and pin the source as it is now."""
+        """Empty the log and record the source's present identity."""
         self.done.clear()
         os.ftruncate(self._file, 0)
         os.lseek(self._file, 0, os.SEEK_SET)
@@ -46,12 +46,12 @@ class ChunkLog:
         os.fdatasync(self._file)
 
     def add(self, offset: int, length: int, checksum: str) -> None:
-        """The chunk was written; `sync` makes that count."""
+        """Note that the chunk was written; it counts after the next `sync`."""
         self.done[offset, length] = checksum
         self._pending.append(f"{offset} {length} {checksum}\n")
 
     def sync(self, data: int) -> None:
-        """First the data, then the lines that vouch for it."""
+        """Sync the file ``data``, and then write the lines of the chunks in it."""
         os.fdatasync(data)
         os.write(self._file, "".join(self._pending).encode())
         os.fdatasync(self._file)
@@ -63,5 +63,5 @@ class ChunkLog:
 
 
 def log_name(disk: str) -> str:
-    """The name of a disk's chunk log; not a disk's name."""
+    """Return the name of a disk's chunk log, which is no name of a disk."""
     return f"{disk}-chunks"

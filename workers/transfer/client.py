@@ -1,4 +1,4 @@
-"""The destination's end of the disk transfer: a source behind a socket."""
+"""The destination's end of the disk transfer: a source that another worker serves over a socket."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from droveway.workers.transfer.limits import Bucket
 from droveway.workers.transfer.sources import DiskMap
 
 PATIENCE: Final = 20.0
-"""Seconds for which a source that does not answer is asked again: its worker may be starting anew."""
+"""Seconds for which a source that does not answer is asked again, because its worker may be restarting."""
 
 LONGEST_PAUSE: Final = 60.0
-"""Seconds after which a source that put this end off is asked again, however long it said."""
+"""Most seconds before a source that is busy is asked again, even if it names a longer time (`frames.LaterFrame`)."""
 
 REFUSALS: Final = frozenset({
     "not-offered", "guest-runs", "certificate", "source-changed", "missing", "link", "damaged", "disk-format",
     "storage-away",
 })  # fmt: skip
-"""Codes that a source may give; with any other it would speak for a conductor, or for this host."""
+"""Error codes that are accepted from a source; with any other it could speak for a conductor, or for this host."""
 
 Answer = TypeVar("Answer")
 
@@ -33,8 +33,8 @@ Answer = TypeVar("Answer")
 class RemoteSource:
     """The disks that another worker offers; connects when it is first asked, and again when the connection breaks.
 
-    ``pause`` waits so many seconds and may raise to end the waiting. ``identity`` is who this end proves to be;
-    ``limits`` are what may be received.
+    ``pause`` waits for a number of seconds, and may raise to end the waiting.  ``identity`` is the certificate of this
+    end. ``limits`` bound how much is received.
     """
 
     def __init__(
@@ -59,12 +59,12 @@ class RemoteSource:
         self._offered = frames.Welcome(disks=[])
 
     def offered(self) -> frames.Welcome:
-        """The disks that are offered, and their bases."""
+        """Return the disks that are offered, and their bases; raises StepError."""
         self._retried(lambda _: None)
         return self._offered
 
     def disk_map(self, disk: str) -> DiskMap:
-        """Where the disk's data lies."""
+        """Return where the disk's data lies; raises StepError (``protocol``) for a map that cannot be true."""
         found: DiskMap = self._retried(
             lambda peer: self._request(peer, frames.MapRequest(disk=disk), frames.MapFrame)[0].map
         )
@@ -86,7 +86,7 @@ class RemoteSource:
         )
 
     def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, and the checksum that the source made of it."""
+        """Fetch one chunk into ``into``, and return it with the checksum that the source made of it."""
         for limit in self._limits:
             while seconds := limit.take(length):
                 self._pause(seconds)
@@ -98,7 +98,7 @@ class RemoteSource:
             self._pause(min(max(answer.seconds, 0.0), LONGEST_PAUSE))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -151,11 +151,11 @@ class RemoteSource:
         return answer, payload
 
     def _refused(self, error: dict[str, str]) -> DrovewayError | OSError:
-        """What the source says, as a stranger's word: bounded, harmless, about itself and nobody else."""
+        """Return the source's refusal as an error; its words come from a stranger and are made harmless."""
         code, why = (harmless(error.get(name, "")) for name in ("code", "message"))
         why = why or f"host {self.host} refuses and does not say why"
         if code == Fenced.code:
             return Fenced(why)
         if code == CoordinationLost.code:
-            return frames.FrameError(why)  # it may know more in a moment
+            return frames.FrameError(why)  # the source could not ask ZooKeeper, and may be able to in a moment
         return StepError(why, code=code if code in REFUSALS else "protocol", host=self.host)

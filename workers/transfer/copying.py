@@ -1,4 +1,4 @@
-"""Copies one disk from a source into a directory: resumable, verified on the medium, whatever carries the bytes."""
+"""Copies one disk from a source into a directory; a copy can be resumed, and is proved from the medium."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from droveway.workers.transfer.proving import Chunk, Proof
 from droveway.workers.transfer.sources import DiskMap, Identity, LocalSource, Source, source_changed
 
 SYNC_BYTES: Final = 16 * units.Mi
-"""After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""
+"""Bytes after which what was written is synced and logged: a crash costs at most so much for each disk."""
 
 READERS: Final = 3
-"""So many chunks of a disk are on their way at once: one is read, another hashed, another sent."""
+"""Chunks of a disk that are under way at once: one is read, another hashed, another sent."""
 
 _Sent = tuple[memoryview, str]
 """A chunk's data and its checksum."""
@@ -39,7 +39,7 @@ _NO_REFLINK: Final = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY,
 
 
 class Tally:
-    """How far all disks of a copy are; its sum is what the operator sees."""
+    """Adds up the progress of all disks of a copy, which the operator sees as one."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -48,12 +48,12 @@ class Tally:
         self._done = self._total = self._kept = 0
 
     def expect(self, count: int) -> None:
-        """So many bytes more are to be copied."""
+        """Add ``count`` bytes to what is to be copied."""
         with self._lock:
             self._total += count
 
     def add(self, count: int, *, kept: bool = False) -> None:
-        """So many bytes are here; ``kept`` from an earlier run."""
+        """Add ``count`` bytes to what is done; ``kept`` says that an earlier run copied them."""
         with self._lock:
             self._done += count
             self._kept += count if kept else 0
@@ -62,10 +62,10 @@ class Tally:
 
 
 def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: SetAsideDisk, tally: Tally) -> CopiedDisk:
-    """Copy one disk and prove the copy; the ``sources`` are readers of the same disks, asked side by side.
+    """Copy one disk and prove the copy; ``sources`` are readers of the same disks, which work side by side.
 
-    Raises DestinationFault (``checksum``, ``disk-full``) when this host's copy is not what was sent, and StepError
-    (``source-changed``) when the source's disk is not what it was.
+    Raises DestinationFault (``checksum``, ``disk-full``) when this host's copy is not what was sent or does not fit,
+    and StepError (``source-changed``) when the source's disk has changed.
     """
     source = sources[0]
     where = source.disk_map(disk.name)
@@ -87,7 +87,8 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
                 _prove_all(ctx, where, coming, file, log, tally, proof)
             own, sources_own = proof.finish(where)
         except DestinationFault:
-            # Whoever changed the source of a clone is to be told first: nothing else can be said of the copy then.
+            # A source that was changed after it was cloned makes the copy differ.  Then the change is the error to
+            # report.
             _require_unchanged(ctx, source, disk.name, where)
             raise
         _require_unchanged(ctx, source, disk.name, where)
@@ -106,7 +107,7 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
 
 
 def require_room(ctx: Context, directory: int, disk: str, data: int) -> None:
-    """Raise DestinationFault (``disk-full``) for more than there is room for, whatever the other host says of it.
+    """Raise DestinationFault (``disk-full``) when ``data`` bytes do not fit here; a source may name any size.
 
     What an earlier run has written of the disk counts as room.
     """
@@ -129,7 +130,7 @@ def _require_unchanged(ctx: Context, source: Source, disk: str, where: DiskMap) 
 
 @contextlib.contextmanager
 def _copy_file(directory: int, disk: str, identity: Identity) -> Iterator[tuple[int, ChunkLog]]:
-    """The copy and its log, open; begun anew unless the log vouches for what is there."""
+    """Open the copy and its log and yield them; both are emptied unless the log fits the copy that is there."""
     file = open_file(directory, disk, os.O_RDWR | os.O_CREAT)
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, file)
@@ -146,7 +147,7 @@ def _copy_file(directory: int, disk: str, identity: Identity) -> Iterator[tuple[
 def _prove_all(
     ctx: Context, where: DiskMap, coming: Iterator[str], file: int, log: ChunkLog, tally: Tally, proof: Proof
 ) -> None:
-    """Have every chunk proved; for those that the log does not vouch for, their checksums are ``coming``."""
+    """Have every chunk proved; ``coming`` yields the checksums of the chunks that the log does not have."""
     known = set(log.done)
     unproved = 0
     batch: list[Chunk] = []
@@ -171,7 +172,7 @@ def _prove(ctx: Context, batch: list[Chunk], file: int, log: ChunkLog, proof: Pr
 
 
 def _cloned(source: LocalSource, disk: str, wanted: list[Chunk]) -> Generator[str, None, None]:
-    """The chunks' checksums in order, of a source that the copy shares its blocks with."""
+    """Yield the checksums of the chunks in order, for a copy that shares its blocks with the source."""
     for chunk in wanted:
         yield source.proof(disk, *chunk)
 
@@ -179,13 +180,14 @@ def _cloned(source: LocalSource, disk: str, wanted: list[Chunk]) -> Generator[st
 def _fetched(
     ctx: Context, sources: Sequence[Source], disk: str, wanted: list[Chunk], file: int
 ) -> Generator[str, None, None]:
-    """The chunks' checksums in order, as their source made them, each once the chunk is written.
+    """Fetch and write the chunks in order, and yield the checksum that the source made of each.
 
-    What the wire spoils is found as what a medium spoils: by the proof of what was written.
+    Whether the network has changed the bytes shows when the chunk is proved, as damage by a disk does.
     """
     for chunk in wanted:
-        ctx.check()  # a file system that cannot set blocks aside has each of them written
-        # A full disk is found before anything is sent, and a write into a hole would keep the proof from reading.
+        ctx.check()  # some file systems cannot reserve blocks, and then the C library writes each of them
+        # A full disk shows before anything is sent.  Also, a later write into a hole would have to allocate blocks,
+        # and the proof could not read the file meanwhile.
         os.posix_fallocate(file, *chunk)
     copy = extents.Direct(file)
     with contextlib.closing(_ahead(sources, disk, wanted)) as coming:
@@ -196,13 +198,13 @@ def _fetched(
 
 @contextlib.contextmanager
 def readers(source: Callable[[], Source]) -> Iterator[list[Source]]:
-    """As many readers of the disks as one disk's copy asks side by side."""
+    """Open as many readers of the disks as one disk's copy uses side by side."""
     with contextlib.ExitStack() as opened:
         yield [opened.enter_context(contextlib.closing(source())) for _ in range(READERS)]
 
 
 def _ahead(sources: Sequence[Source], disk: str, wanted: list[Chunk]) -> Generator[_Sent, None, None]:
-    """The chunks in order; while one is written, each source has another on its way."""
+    """Yield the chunks in order; while one is written, each source is already fetching another."""
     with contextlib.ExitStack() as stack:
         adopt = log_context.adopter()
         readers = [

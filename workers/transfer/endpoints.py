@@ -1,4 +1,4 @@
-"""Where the disk transfer listens, and whom it lets in: a Unix socket for this machine, or TCP with mutual TLS."""
+"""Where the disk transfer listens, and whom it admits: a Unix socket on this machine, or TCP with mutual TLS."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from droveway.certificates import Identity, peer_names
 from droveway.errors import Refused, StepError
 
 HANDSHAKE: Final = 10.0
-"""Seconds that a peer has to prove who it is and to say what it wants."""
+"""Seconds within which a peer has to prove who it is and to say what it wants."""
 
 SILENCE: Final = 30.0
 """Seconds without an answer after which a connection is given up."""
 
 IDLE: Final = 300.0
-"""Seconds without a question after which a peer is hung up on; it connects again when it has one."""
+"""Seconds without a question after which a peer's connection is closed; the peer connects again when it needs to."""
 
 _BACKLOG: Final = 64
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Unwelcome(Exception):
-    """Somebody has connected who may not; what it says is for the log alone.
+    """A peer has connected that is not admitted; the text is for the log only.
 
-    ``kind`` is one of a few: who connects must not choose how many lines the log gets.
+    ``kind`` is one of a few.  The log repeats a line of one kind only seldom, so that no peer can fill it.
     """
 
     def __init__(self, kind: str, who: str) -> None:
@@ -37,29 +37,29 @@ class Unwelcome(Exception):
 
 
 class Endpoint(Protocol):
-    """Where a worker serves disks."""
+    """A place where a worker serves disks."""
 
     address: str
-    """What the workers of other hosts are told."""
+    """The address that the workers of other hosts are told."""
 
     def listen(self) -> socket.socket:
-        """Begin to listen."""
+        """Begin to listen; raises Refused when the address is not available."""
 
     def close(self) -> None:
-        """Take away what `listen` has left behind."""
+        """Remove what `listen` has left."""
 
     def wrap(self, stream: socket.socket) -> socket.socket:
-        """The stream to speak over with whoever has connected; nothing was said yet."""
+        """Return the stream over which to speak with a peer that has connected; nothing was said yet."""
 
     def welcome(self, stream: socket.socket) -> None:
-        """Let the other end of a wrapped stream prove who it is; raises Unwelcome or OSError."""
+        """Let the peer on a wrapped stream prove who it is; raises Unwelcome or OSError."""
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:
-        """Whether the other end of a stream that was made welcome is the worker of that host."""
+        """Return whether the peer on a stream, after `welcome`, is the worker of that host."""
 
 
 class UnixEndpoint:
-    """A socket below a directory of this machine; its peers are processes of one user."""
+    """A Unix socket on this machine; its peers are processes of one user."""
 
     def __init__(self, path: str, *, uid: int | None = None) -> None:
         self.address = f"unix:{path}"
@@ -67,7 +67,7 @@ class UnixEndpoint:
         self._uid = os.geteuid() if uid is None else uid
 
     def listen(self) -> socket.socket:
-        """Listen; a socket that a killed worker left is replaced."""
+        """Begin to listen; a socket that a killed worker left is replaced."""
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
@@ -80,32 +80,32 @@ class UnixEndpoint:
         self._path.unlink(missing_ok=True)
 
     def wrap(self, stream: socket.socket) -> socket.socket:
-        """The same stream."""
+        """Return the stream itself."""
         return stream
 
     def welcome(self, stream: socket.socket) -> None:
-        """Raise Unwelcome unless it is of the user."""
+        """Raise Unwelcome unless the peer runs as the user."""
         uid = _CREDENTIALS.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
         if uid != self._uid:
             raise Unwelcome("user", f"a process of user {uid}")
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - one user is every host's
-        """Yes: who has this user's rights has those of each of this machine's workers."""
+        """Return True: a process of this user can do all that any worker of this machine can."""
         return True
 
 
 class TlsEndpoint:
-    """A TCP port; both sides prove by certificates of one authority which host's worker they are."""
+    """A TCP port; both sides prove whose worker they are by certificates of one authority."""
 
     def __init__(self, host: str, listen: str, identity: Identity, *, advertised: str = "") -> None:
-        """``listen`` is ADDRESS:PORT; ``advertised``, NAME:PORT, is where others reach it, else the host's name is."""
+        """Listen at ``listen``, ADDRESS:PORT; others are told ``advertised``, NAME:PORT, or else the host's name."""
         self._where = split(listen)
         name, port = split(advertised) if advertised else (host, self._where[1])
         self.address = f"tcp:{name}:{port}"
         self._identity = identity
 
     def listen(self) -> socket.socket:
-        """Listen; raises Refused when the address cannot be had."""
+        """Begin to listen; raises Refused when the address is not available."""
         try:
             return socket.create_server(
                 self._where, family=_family(self._where[0]), backlog=_BACKLOG, dualstack_ipv6=self._where[0] == "::"
@@ -117,16 +117,17 @@ class TlsEndpoint:
             ) from None
 
     def close(self) -> None:
-        """Nothing is left behind."""
+        """Do nothing, because a TCP port leaves nothing behind."""
 
     def wrap(self, stream: socket.socket) -> socket.socket:
-        """The stream within TLS."""
+        """Wrap the stream in TLS."""
         _keep_alive(stream)
-        # Who ends the connection has to reach it while the peer is mute, so that this is no part of the handshake.
+        # The handshake is left to `welcome`.  A silent peer can hold it up, and to end the connection then, another
+        # thread needs the wrapped stream.
         return self._identity.server_context().wrap_socket(stream, server_side=True, do_handshake_on_connect=False)
 
     def welcome(self, stream: socket.socket) -> None:
-        """Let the peer show a certificate of the authority."""
+        """Do the TLS handshake; raises Unwelcome for a peer without a certificate of the authority."""
         assert isinstance(stream, ssl.SSLSocket)  # noqa: S101 - of `wrap`
         try:
             stream.do_handshake()
@@ -135,12 +136,12 @@ class TlsEndpoint:
             raise Unwelcome(kind, f"{address_of(stream)}, which does not prove who it is: {kind}") from None
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:
-        """Whether the peer's certificate names that host."""
+        """Return whether the peer's certificate names that host."""
         return isinstance(stream, ssl.SSLSocket) and peer in peer_names(stream)
 
 
 def address_of(stream: socket.socket) -> str:
-    """Where the other end is, as far as that is known."""
+    """Return the peer's address, as far as it is known, for the log."""
     try:
         found = stream.getpeername()
     except OSError:
@@ -149,14 +150,14 @@ def address_of(stream: socket.socket) -> str:
 
 
 def peer_of(stream: socket.socket) -> str:
-    """Who is at the other end of a stream that was made welcome: its address, and the names that it has proved."""
+    """Return the address of a peer that was made welcome, and the names in its certificate, for the log."""
     names = peer_names(stream) if isinstance(stream, ssl.SSLSocket) else frozenset()
     where = address_of(stream)
     return f"{where} ({', '.join(sorted(names))})" if names else where
 
 
 def split(text: str) -> tuple[str, int]:
-    """The parts of NAME:PORT, [IPv6]:PORT included; raises Refused for anything else."""
+    """Split NAME:PORT or [IPv6]:PORT into its parts; raises Refused for anything else."""
     name, _, port = text.rpartition(":")
     name = name.removeprefix("[").removesuffix("]")
     if not name or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -165,7 +166,7 @@ def split(text: str) -> tuple[str, int]:
 
 
 def socket_path(address: str) -> str:
-    """The path in ``unix:/path``; raises StepError for any other address."""
+    """Return the path in ``unix:/path``; raises StepError (``address``) for any other address."""
     kind, _, path = address.partition(":")
     if kind != "unix" or not path:
         raise StepError(f"{address!r} is no transfer address: it must be unix:/path or tcp:NAME:PORT", code="address")
@@ -173,15 +174,16 @@ def socket_path(address: str) -> str:
 
 
 def connect(address: str, host: str, identity: Identity | None) -> socket.socket:
-    """A stream to the worker of ``host`` at its address.
+    """Connect to the worker of ``host`` at its address.
 
-    Raises OSError while it cannot be had, and StepError for an address that is none (``address``), for one that needs
-    a certificate when there is none, and for a worker that does not prove to be the host's (both ``certificate``).
+    Raises OSError when there is no connection, and StepError ``address`` for a text that is no address.  Raises
+    StepError ``certificate`` when the address needs a certificate and this worker has none, and for a peer that does
+    not prove to be the host's worker.
     """
     kind, _, where = address.partition(":")
     if kind != "tcp":
         if identity is not None:
-            # The address is the other host's own word: it could name any socket of this machine.
+            # The other host chose the address, and could name any socket of this machine.
             raise StepError(
                 f"the worker of {host} names {address[:200]!r}, and with [tls] disks are fetched from tcp:HOST:PORT "
                 f"alone: set [worker] transfer_address of {host}",
@@ -230,7 +232,7 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def _keep_alive(stream: socket.socket) -> None:
-    # A peer whose machine has lost power says no more, not even that it has gone.
+    # A peer whose machine has lost power never says that it has gone.
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,4 +1,4 @@
-"""Where the data of a sparse file lies, and what it really holds on its medium."""
+"""Finds where the data of a sparse file lies, and reads what the file really holds on its medium."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from oslo_utils import units
 from droveway.workers.directories import open_file
 
 CHUNK: Final = 4 * units.Mi
-"""The most that is read, sent and written at once, in bytes; chunks lie on multiples of it."""
+"""Most bytes that are read, sent and written at once; chunks begin at multiples of it."""
 
 BLOCK: Final = 4096
 _NO_DIRECT: Final = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def data_extents(file: int, size: int) -> list[tuple[int, int]]:
-    """(offset, length) of all that is allocated with data in it, in bytes.
+    """Return (offset, length) in bytes of each piece of the file that is allocated and has data.
 
-    What the page cache holds of preallocated space counts as data too, so that it is written and dropped before.
+    Preallocated space counts as data while the page cache holds some of it.  So the cache is first written and dropped.
     """
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -44,7 +44,7 @@ def data_extents(file: int, size: int) -> list[tuple[int, int]]:
 
 
 def chunks(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The extents, cut where chunks begin."""
+    """Yield the extents, cut at the multiples of `CHUNK`."""
     for start, length in extents:
         offset, end = start, start + length
         while offset < end:
@@ -54,7 +54,7 @@ def chunks(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def outside(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """What of the present extents is in none of the known ones; both in order."""
+    """Return the parts of the extents ``present`` that are in none of ``known``; both lists are in order."""
     found, coming = [], iter([*known, (sys.maxsize, 0)])
     start, length = next(coming)
     for offset, size in present:
@@ -69,24 +69,24 @@ def outside(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> lis
 
 
 def memory() -> memoryview:
-    """Room for one chunk; O_DIRECT wants it to begin on a page, as an anonymous map does."""
+    """Return memory for one chunk; O_DIRECT needs it to begin on a page, as an anonymous map does."""
     return memoryview(mmap.mmap(-1, CHUNK))
 
 
 class Direct:
-    """Reads and writes an open file past the page cache, where its file system can and whole blocks are asked for.
+    """Reads and writes an open file past the page cache, if its file system can and whole blocks are asked for.
 
-    Through the cache every byte is copied once more, and a sync waits until all of them are written out.  What is read
-    and written lies in `memory`.
+    Through the cache every byte is copied once more, and a sync waits until all of them are written.  The caller's
+    buffers come from `memory`.
     """
 
     def __init__(self, file: int) -> None:
-        """``file`` stays the caller's."""
+        """Use the open ``file``, which the caller closes."""
         self._file = file
         self._able = self._switch(on=True)
 
     def read(self, offset: int, length: int, into: memoryview) -> memoryview:
-        """At most a chunk, as the part of ``into`` that it fills; shorter where the file ends."""
+        """Read at most a chunk into ``into`` and return the part that it fills; it is shorter where the file ends."""
         whole = into[: -(-length // BLOCK) * BLOCK]
         got = self._past_the_cache(lambda: os.preadv(self._file, [whole], offset), offset)
         if got is None:
@@ -94,10 +94,10 @@ class Direct:
         return whole[: min(got, length)]
 
     def write(self, data: memoryview, offset: int) -> None:
-        """Write all of a chunk; a sync makes it last."""
+        """Write all of a chunk; it is durable after a sync."""
         if self._past_the_cache(lambda: _write_all(self._file, data, offset), offset, offset + len(data)) is None:
             self._through_the_cache(lambda: _write_all(self._file, data, offset))
-            # Begins to write it out and waits for nothing, so that the sync finds little left to do.
+            # This starts to write the cache out without waiting, so that the sync finds little left to do.
             os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
 
     def _past_the_cache(self, transfer: Callable[[], int], *borders: int) -> int | None:
@@ -140,7 +140,7 @@ def _write_all(file: int, view: memoryview, offset: int) -> int:
 
 
 class Medium:
-    """What a file holds on its medium: read past the page cache, else after dropping what is cached."""
+    """Reads what a file holds on its medium: past the page cache, or after dropping what is cached."""
 
     def __init__(self, directory: int, name: str) -> None:
         self._file = open_file(directory, name)
@@ -157,19 +157,19 @@ class Medium:
         os.close(self._file)
 
     def extents(self) -> list[tuple[int, int]]:
-        """(offset, length) of all that is allocated with data in it now, in bytes."""
+        """Return (offset, length) in bytes of each piece that is allocated and has data now."""
         return data_extents(self._file, self.size)
 
     def read(self, offset: int, length: int) -> memoryview:
-        """At most a chunk, valid until the next call; shorter where the file ends."""
+        """Read at most a chunk, which is valid until the next call; it is shorter where the file ends."""
         os.posix_fadvise(self._file, offset, length, os.POSIX_FADV_DONTNEED)
         return self._direct.read(offset, length, self._memory)
 
 
 def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
-    """A sha256 of the file's size and of all in it that is not zero, read past the cache.
+    """Return a sha256 of the file's size and of all in it that is not zero, read past the cache.
 
-    Equal for equal contents, however the zeros are stored; ``beat`` is called before each chunk.
+    Files with equal content have equal digests, however they store zeros.  ``beat`` is called before each chunk.
     """
     with Medium(directory, name) as medium:
         whole = hashlib.sha256(f"{medium.size}".encode())
@@ -182,10 +182,10 @@ def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
 
 
 def checksum(data: bytes | memoryview) -> str:
-    """The checksum of one chunk; sha256 is twice as fast as blake2b on processors that have it built in."""
+    """Return the sha256 of one chunk; processors with sha256 built in are twice as fast with it as with blake2b."""
     return hashlib.sha256(data).hexdigest()
 
 
 def is_zero(data: memoryview) -> bool:
-    """Whether there is nothing else in it."""
+    """Return whether the data is nothing but zeros."""
     return data.tobytes() == bytes(len(data))

@@ -1,7 +1,7 @@
-"""The language between two workers: frames of a JSON header and raw bytes, over any stream socket.
+"""The protocol between two workers: frames of a JSON header and raw bytes, over any stream socket.
 
-A frame is two lengths (network order, 32 bits each), the header, the bytes.  Nothing in it depends on what carries
-it (`droveway.workers.transfer.endpoints`).
+A frame is two lengths (network order, 32 bits each), the header, and the bytes.  The protocol is the same over each
+kind of socket (`droveway.workers.transfer.endpoints`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from droveway.workers.transfer.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
 LONGEST_HEADER: Final = 16 * units.Mi
-"""Bytes: the map of a disk with a million extents."""
+"""Most bytes of a header: enough for the map of a disk with a million extents."""
 
 LONGEST_QUESTION: Final = 64 * units.Ki
-"""Bytes: a question names a disk or a server at most, and who asks is not to choose how much memory it takes."""
+"""Most bytes of a question, which only names a disk or a server; a peer must not choose how much memory it takes."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """The first frame of the host that fetches: who it is, and for which server, move and epoch.
 
-    With ``probe`` it only wants to know whether it may come: it is made welcome to no disk at all.
+    With ``probe`` the host only asks whether it would be let in, and gets a `Welcome` without disks.
     """
 
     peer: str
@@ -47,13 +47,13 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
 
 
 class MapRequest(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
-    """The question where the disk's data lies."""
+    """Asks where the disk's data lies."""
 
     disk: str
 
 
 class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
-    """The question for one chunk: offset and length in bytes."""
+    """Asks for one chunk: offset and length in bytes."""
 
     disk: str
     offset: int
@@ -73,13 +73,13 @@ class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
 
 
 class LaterFrame(msgspec.Struct, frozen=True, kw_only=True, tag="later"):
-    """The answer to `ChunkRequest` of a host that has sent as much as it may: ask again in so many seconds."""
+    """The answer to `ChunkRequest` when the source has sent as much as it may: ask again after so many seconds."""
 
     seconds: float
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
-    """Why there is no answer: a `droveway.errors.StepError.as_dict`."""
+    """The error why there is no answer: a `droveway.errors.StepError.as_dict`."""
 
     error: dict[str, str]
 
@@ -93,15 +93,15 @@ NOWHERE: Final = memoryview(b"")
 
 
 class FrameError(ConnectionError):
-    """The other side broke off."""
+    """The other side ended the connection."""
 
 
 class Malformed(FrameError):
-    """What the other side has sent is no frame."""
+    """The other side has sent something that is no frame."""
 
 
 class FrameSocket:
-    """Sends and receives frames; not for two threads at once."""
+    """Sends and receives frames; one thread at a time may use it."""
 
     def __init__(self, stream: socket.socket) -> None:
         self.stream = stream
@@ -116,10 +116,10 @@ class FrameSocket:
     def receive(
         self, into: memoryview = NOWHERE, *, longest: int = LONGEST_HEADER, within: float | None = None
     ) -> tuple[Frame, memoryview]:
-        """The next frame, whose header has at most ``longest`` bytes, its own bytes in ``into``.
+        """Receive the next frame and its bytes, which are put into ``into``; its header has at most ``longest`` bytes.
 
-        Raises FrameError, and TimeoutError when it is not there whole ``within`` so many seconds; else each part of it
-        has the stream's own timeout.
+        Raises FrameError.  With ``within``, raises TimeoutError unless the whole frame comes within so many seconds.
+        Without it, each part of the frame may take as long as the stream's own timeout.
         """
         ends = None if within is None else time.monotonic() + within
         header_length, payload_length = _LENGTHS.unpack(self._exactly(memoryview(bytearray(_LENGTHS.size)), ends))
@@ -132,13 +132,16 @@ class FrameSocket:
         return frame, self._exactly(into[:payload_length], ends)
 
     def end(self) -> None:
-        """End the connection from another thread: whoever waits in it wakes, and closes it."""
-        with contextlib.suppress(OSError):  # the other side may have been faster
-            # Not TLS's own, which would forget its keys under the hands of who speaks.
+        """End the connection from another thread; the thread that waits in it wakes and closes it."""
+        with contextlib.suppress(OSError):  # the other side may have ended it already
+            # Not `SSLSocket.shutdown`: it drops the TLS state, which the other thread may be using at this moment.
             socket.socket.shutdown(self.stream, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End the connection; for who speaks over it alone: its number may be another's at once."""
+        """Close the connection; only the thread that uses it may do so.
+
+        After the close, the file descriptor's number may belong to another connection at once.
+        """
         self.end()
         self.stream.close()
 
@@ -146,7 +149,7 @@ class FrameSocket:
         got = 0
         while got < len(view):
             if ends is not None:
-                # Who sends a byte now and then would never run into a timeout of the stream's own.
+                # A peer that sends a byte now and then would never run into the stream's own timeout.
                 left = ends - time.monotonic()
                 if left <= 0:
                     raise TimeoutError("it was too slow")

@@ -1,4 +1,4 @@
-"""How much of the network the disk transfers may take."""
+"""Limits how much of the network the disk transfers take."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 
 
 class Bucket:
-    """So many bytes a second, spread evenly; for any number of threads."""
+    """Lets so many bytes pass in a second, spread evenly; any number of threads may share it."""
 
     def __init__(self, rate: float) -> None:
-        """``rate``: bytes a second, 0 for no limit."""
+        """Let ``rate`` bytes pass in a second; 0 for no limit."""
         self._rate = rate
         self._lock = threading.Lock()
         self._free = 0.0
-        """When the next may go, by the monotonic clock."""
+        """When the next bytes may pass, by the monotonic clock."""
 
     def take(self, count: int) -> float:
-        """Take so many bytes and return 0; or take none and return the seconds after which to ask again."""
+        """Take ``count`` bytes and return 0; or take none and return the seconds after which to ask again."""
         if not self._rate:
             return 0.0
         with self._lock:
@@ -31,11 +31,11 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a host may send and receive; bytes a second, 0 for no limit."""
+    """How much a host may send and receive; bytes a second, 0 for no limit."""
 
     host: float = 0.0
     each: float = 0.0
-    """What it may receive for one server."""
+    """How much it may receive for one server."""
     sending: Bucket = field(init=False)
     receiving: Bucket = field(init=False)
 
@@ -44,5 +44,5 @@ class Limits:
         object.__setattr__(self, "receiving", Bucket(self.host))
 
     def of_transfer(self) -> tuple[Bucket, ...]:
-        """What the copy of one server's disks has to take from, begun anew."""
+        """Return the buckets that the copy of one server's disks takes from: the host's, and a new one of this copy."""
         return (self.receiving, Bucket(self.each))

@@ -1,4 +1,4 @@
-"""Proves a disk's copy while it is made: its medium is read past the cache and held against what was sent."""
+"""Proves a disk's copy while it is made: reads it back past the page cache and compares it with what was sent."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from droveway.workers.transfer.sources import DiskMap
 
 Chunk = tuple[int, int]
-"""Offset and length in bytes."""
+"""Offset and length of a chunk in bytes."""
 
 AHEAD: Final = 2
-"""So many lots of chunks may wait to be proved before the copy waits for them."""
+"""Batches of chunks that may wait for their proof before the copying waits too."""
 
 _Batch = tuple[list[Chunk], "concurrent.futures.Future[list[str]]"]
 
 
 class Proof:
-    """The proof of one disk's copy: that its medium holds each chunk as ``source`` sent it, and nothing beside them.
+    """The proof of one disk's copy: the medium holds each chunk as ``source`` sent it, and nothing else.
 
-    What was sent of a chunk is its checksum in the log.
+    The log has the checksum of each chunk that was sent.
     """
 
     def __init__(self, ctx: Context, source: str, directory: int, disk: str, log: ChunkLog) -> None:
@@ -52,13 +52,13 @@ class Proof:
         self._open.close()
 
     def add(self, chunks: list[Chunk]) -> None:
-        """Have chunks proved that are on the copy's medium; raises as `finish` does for earlier ones."""
+        """Have chunks proved that were synced to the copy's medium; raises as `finish` does for earlier chunks."""
         self._batches.append((chunks, self._reader.submit(self._read, chunks)))
         while len(self._batches) > AHEAD:
             self._check_batch()
 
     def finish(self, where: DiskMap) -> tuple[str, str]:
-        """The digests of the copy and of its source, made of what the one's medium holds and of what the other sent.
+        """Return the digests of the copy and of its source: the first from the medium, the second from what was sent.
 
         Raises DestinationFault (``checksum``) when the copy is not what was sent.
         """

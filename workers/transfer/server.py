@@ -21,22 +21,22 @@ from droveway.workers.transfer.sources import LocalSource
 LOG = logging.getLogger(__name__)
 
 Admit = Callable[[frames.Hello], LocalSource]
-"""Opens what the hello may fetch; raises StepError or Fenced when it may not."""
+"""Opens the disks that a hello asks for; raises StepError or Fenced when it may not have them."""
 
 ACCEPT_AGAIN: Final = 1.0
-"""Seconds after which a worker that could let nobody in tries again."""
+"""Seconds after which a worker that could accept nobody tries again."""
 
 MOST_CONNECTIONS: Final = 512
-"""So many peers are served at once: 16 copies of 4 disks with 3 readers each come from a single host."""
+"""Most peers at once: a single host may come with 16 copies of 4 disks with 3 readers each."""
 
 FARTHEST: Final = 1 << 62
-"""No file is that long, in bytes; what lies much further off the system has no number for."""
+"""Bytes: no file is that long, and offsets far beyond it do not fit into the system's numbers."""
 
 
 class TransferServer:
-    """Listens at its endpoint from `start` to `stop`; a thread for each connection.
+    """Serves disks at its endpoint from `start` to `stop`, with a thread for each connection.
 
-    ``limit`` is what may be sent.
+    ``limit`` bounds how much is sent.
     """
 
     def __init__(self, host: str, endpoint: Endpoint, admit: Admit, *, limit: Bucket | None = None) -> None:
@@ -53,7 +53,7 @@ class TransferServer:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Listen."""
+        """Begin to listen."""
         self._stopping.clear()
         listener = self._endpoint.listen()
         self._listener = listener
@@ -90,20 +90,20 @@ class TransferServer:
             except OSError as error:
                 if self._listener is not listener:
                     return
-                # Too many files are open, say. That ends, and the worker has to serve disks then.
+                # For example, too many files are open.  That ends some time, and the worker then has to serve disks.
                 self._turned_away.log_once("accept", f"everybody: {error}")
                 self._stopping.wait(ACCEPT_AGAIN)
                 continue
             self._enter(frames.FrameSocket(stream))
 
     def _enter(self, connection: frames.FrameSocket) -> None:
-        """Begin to serve a peer, if need be in place of one that has not proved who it is."""
+        """Begin to serve a peer; if there is no room, end a peer that has not proved yet who it is."""
         with self._lock:
             if self._listener is not None and self._has_room():
                 self._open[connection] = False
                 try:
                     self._spawn(self._serve, connection)
-                except RuntimeError as error:  # this machine has no thread left, for now
+                except RuntimeError as error:  # this machine can make no more threads now
                     del self._open[connection]
                     self._turned_away.log_once("thread", f"everybody: {error}")
                 else:
@@ -117,7 +117,7 @@ class TransferServer:
         if mute is None:
             self._turned_away.log_once("full", f"one peer more than {MOST_CONNECTIONS}")
             return False
-        # Else whoever can connect could keep all others out, without proof of anything.
+        # Otherwise anybody who can connect could keep all others out without proving anything.
         self._turned_away.log_once(
             "full", f"{address_of(mute.stream)}, which had asked for nothing while there were {MOST_CONNECTIONS} peers"
         )
@@ -135,7 +135,7 @@ class TransferServer:
             connection.stream.settimeout(IDLE)
             self._answer(connection, hello, who)
         except Unwelcome as error:
-            if connection in self._open:  # else it was ended here, and said no more
+            if connection in self._open:  # if not, this server has ended the connection and logged why
                 self._turned_away.log_once(error.kind, error)
         except frames.Malformed as error:
             self._turned_away.log_once("malformed", f"{who}: {error}")
@@ -143,7 +143,7 @@ class TransferServer:
             if isinstance(error, TimeoutError) and self._open.get(connection) is False:
                 self._turned_away.log_once("mute", f"{who}, which had asked for nothing within {HANDSHAKE:g} s")
             LOG.debug("A disk transfer from %s broke off: %s", who, error)
-        except Exception as error:  # noqa: BLE001 - told with all that is known, and no peer fills the log with it
+        except Exception as error:  # noqa: BLE001 - it is logged in full, and only seldom
             self._turned_away.log_once("failed", f"{who}, which could not be answered: {error!r}", trace=True)
         finally:
             with self._lock:
@@ -152,14 +152,14 @@ class TransferServer:
 
     def _wrap(self, connection: frames.FrameSocket) -> None:
         try:
-            with self._lock:  # who ends it ends either the one or the other
+            with self._lock:  # a thread that ends the connection finds the plain stream or the wrapped one
                 connection.stream.settimeout(HANDSHAKE)
                 connection.stream = self._endpoint.wrap(connection.stream)
         except OSError as error:
             raise Unwelcome("own", f"everybody: {error}") from None
 
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame, who: str) -> None:
-        """Serve one peer until it hangs up, or until something is refused."""
+        """Serve one peer until it closes the connection or something is refused."""
         try:
             asked = self._vouched(connection, hello)
             if asked.probe:
@@ -185,7 +185,7 @@ class TransferServer:
         connection.send(frames.Refusal(error=error))
 
     def _vouched(self, connection: frames.FrameSocket, hello: frames.Frame) -> frames.Hello:
-        """The hello of a peer that has proved to be the worker that it names; raises StepError for any other."""
+        """Return the hello of a peer that has proved to be the worker that it names; raises StepError for any other."""
         if not isinstance(hello, frames.Hello):
             raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
         if not self._endpoint.vouches(connection.stream, hello.peer):
@@ -206,7 +206,7 @@ class TransferServer:
     def _answered(
         self, source: LocalSource, request: frames.Frame, memory: memoryview
     ) -> tuple[frames.Frame, bytes | memoryview]:
-        """The answer to one question; the bytes in it lie in ``memory``."""
+        """Return the answer to one question; its bytes lie in ``memory``."""
         if isinstance(request, frames.MapRequest):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
         if (

@@ -1,4 +1,4 @@
-"""Where the disks of a copy come from: a directory that was set aside, here or behind another worker."""
+"""The sources of a copy: a directory that was set aside, on this host or behind another worker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from droveway.workers.transfer import extents
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes when a file is changed; size in bytes.
+    """The stat data of a file, by which a change of the file shows; size in bytes.
 
-    Nobody can set ``ctime_ns`` back, but other names and other rights move it too: it holds for one copy, and the
-    manifest does not name it.
+    Nobody can set ``ctime_ns`` back.  But a new link or a change of permissions also changes it, without a change of
+    the content.  So it is only compared during one copy, and the manifest does not record it.
     """
 
     size: int
@@ -34,29 +34,29 @@ class DiskMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(Protocol):
-    """One reader of the disks that were set aside; raises StepError naming disk and host."""
+    """One reader of the disks that were set aside; its methods raise StepError with the disk and the host."""
 
     host: str
 
     def disk_map(self, disk: str) -> DiskMap:
-        """Where the disk's data lies."""
+        """Return the disk's identity and where its data lies."""
 
     def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies."""
+        """Read one chunk into ``into``, an `extents.memory`; returns it with the checksum that the source made."""
 
     def close(self) -> None:
-        """Close what was opened for it."""
+        """Close what the source has opened."""
 
 
 def source_changed(disk: str, server: str, host: str) -> StepError:
-    """What is raised when a disk is not what it was."""
+    """Return the error for a disk that has changed since it was set aside."""
     return StepError(
         f"{disk} of server {server} was changed on {host} after it was set aside", code="source-changed", host=host
     )
 
 
 def base_name(digest: str) -> str:
-    """The name under which a base is fetched; no disk's name."""
+    """Return the name under which a base is fetched, which is no name of a disk."""
     return f"base-{digest}"
 
 
@@ -87,7 +87,7 @@ class LocalSource:
         self._open.close()
 
     def file(self, disk: str) -> int:
-        """The disk, open for reading."""
+        """Return the disk's descriptor, open for reading; raises StepError (``missing``)."""
         if disk not in self._known:
             raise StepError(f"{disk} was not set aside in {self.where} on {self.host}", code="missing", host=self.host)
         if disk not in self._files:
@@ -100,18 +100,19 @@ class LocalSource:
         return self._files[disk]
 
     def disk_map(self, disk: str) -> DiskMap:
-        """Where the disk's data lies; raises StepError when it is not as it was set aside."""
+        """Return where the disk's data lies; raises StepError when the disk has changed since it was set aside."""
         file, known = self.file(disk), self._known[disk]
         identity = _identity(file)
         if (identity.size, identity.mtime_ns, identity.inode) != (known.size, known.mtime_ns, known.inode):
             raise source_changed(disk, self.manifest.server, self.host)
         if isinstance(known, BaseFile):
-            # Every guest that comes to rest on it may be given rights to it; its content is held against its digest.
+            # A host may change a base's permissions for each guest that rests on it, and with them its ctime.  So the
+            # ctime is left out; the content of the base is checked by its digest.
             identity = msgspec.structs.replace(identity, ctime_ns=0)
         return DiskMap(identity=identity, extents=extents.data_extents(file, identity.size))
 
     def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, and its checksum."""
+        """Read one chunk into ``into``; returns it with its checksum."""
         file = self.file(disk)
         if disk not in self._readers:
             self._readers[disk] = extents.Direct(file)
@@ -120,7 +121,7 @@ class LocalSource:
         return data, extents.checksum(data)
 
     def proof(self, disk: str, offset: int, length: int) -> str:
-        """The checksum of what is there now, past the cache."""
+        """Return the checksum of what the disk holds there now, read past the cache."""
         if disk not in self._media:
             self.file(disk)
             self._media[disk] = self._open.enter_context(extents.Medium(*self._place(disk)))
