@@ -1,1 +1,16 @@
-"""The worker daemon of a hypervisor host: journal, actions and disk transfer."""
+"""The worker daemon of a hypervisor host: takes commands from conductors and carries them out on its host.
+
+Words that the modules of this package use:
+
+- An *effect* is one change that an action makes on the host, such as a rename or a start.
+- An action *fences* before an effect that cannot be undone: it reads the move's epoch and its own command from
+  ZooKeeper, and stops unless the epoch is still the newest and the command is still there (`droveway.workers.fence`).
+- A worker *slept* when its process or its machine was suspended.  Other hosts may have gone on without it meanwhile.
+- A command is *stamped* with the epoch of the claim that asks.  A conductor that takes the move over stamps it anew.
+- A *mark* on a guest names the move that defined it.  A *marker* is a file in a directory of disks that names the move
+  which copied them.  A *manifest* is a file that lists the disks which a move set aside.
+- A server's directory is *set aside* when it is renamed to ``<uuid>_resize`` on the source, and *kept* when it is
+  renamed to ``<uuid>_keep-<move>`` after the confirm.
+- An *overlay* is a disk that only holds its difference to another file, its *base*.
+- A *note* is a number that an action writes into the worker's journal, to find it again after a crash.
+"""

@@ -1,4 +1,4 @@
-"""What an action is given: its command, the host's parts, and the points at which it may be stopped."""
+"""Holds what an action gets: its command, the parts of its host, and the points at which it may be stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from droveway.clients.references import Data, ImageRecord
 
 Probe = Callable[[str, Direction, str, str], None]
-"""Fault injection: called with step, direction, ``during`` and the name of the effect that comes next."""
+"""Injects a fault: called with the step, the direction, ``during`` and the name of the effect that comes next."""
 
 PROGRESS_SECONDS: Final = 0.5
 
@@ -34,16 +34,19 @@ class References(Protocol):
     """Resolves what a command refers to; the worker's only way to a secret."""
 
     def connection_info(self, attachment_id: str) -> dict[str, Any]:
-        """The connection info of a volume attachment."""
+        """Return the connection info of a volume attachment."""
 
     def image(self, image: str) -> ImageRecord:
-        """An image as it is now; raises StepError ``image-gone`` or ``no-image-service``, as the others do."""
+        """Return an image as it is now.
+
+        The methods on images raise StepError ``image-gone`` or ``no-image-service``.
+        """
 
     def upload_image(self, image: str, data: Data) -> None:
-        """Give an image these bytes, unless it has its data or somebody is about to give it."""
+        """Send these bytes to an image, unless it has its data or another upload is about to give it."""
 
     def download_image(self, image: str, offset: int) -> Generator[bytes, None, None]:
-        """An image's bytes from ``offset`` on, part by part."""
+        """Yield an image's bytes from ``offset`` on, part by part."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,11 +66,11 @@ class Host:
 
 
 def _no_progress(progress: Progress) -> None:
-    """Nobody watches."""
+    """Drop the progress: nobody watches this action."""
 
 
 class Context:
-    """One run of one action."""
+    """One run of one action, with everything that it may use."""
 
     def __init__(
         self,
@@ -96,34 +99,40 @@ class Context:
 
     @property
     def epoch(self) -> int:
-        """The epoch under which the action runs now."""
+        """Return the epoch under which the action runs now."""
         return self._fence.epoch
 
     @property
     def mark(self) -> Mark:
-        """What everything that this action makes is marked with."""
+        """Return the mark for everything that this action makes on the host."""
         return Mark(move=self.move, epoch=self.epoch)
 
     @property
     def step_key(self) -> str:
-        """The flow and the step, under which notes outlive the attempts of a step."""
+        """Return ``<flow>.<step>``, under which notes outlive the single attempts of a step."""
         return f"{self.command.key.partition('.')[0]}.{self.command.step}"
 
     def effect(self, name: str) -> None:
-        """Between two effects: ``name`` comes next.  Here an action may be stopped, cancelled or made to fail."""
+        """Let the action be stopped here, before its effect ``name``, which the caller then performs.
+
+        Raises as `check` does.  A fault may be injected here.  After a change of the ZooKeeper session it also fences.
+        """
         self.check()
         if self._probe is not None:
             self._probe(self.command.step, self.command.direction, "during", name)
         self._fence_if_slept()
 
     def replacing(self, name: str) -> None:
-        """The same before an effect that replaces something, which nobody does who has slept: see `fence`."""
+        """Do as `effect` does and then fence, before an effect that replaces something that is there.
+
+        A worker that slept must not replace what another host has made meanwhile.  Raises as `check` and `fence` do.
+        """
         self.effect(name)
         self.check()
         self.fence()
 
     def check(self) -> None:
-        """Raise Parked when the worker stops, Cancelled for an undo, StepError past the deadline."""
+        """Raise Parked when the worker stops, Cancelled for an undo, and StepError past the command's deadline."""
         if self._cancelled.is_set():
             if self._stopped:
                 raise Parked(f"the worker of host {self.host.name} stops")
@@ -132,18 +141,19 @@ class Context:
             raise self.failed(f"{self.command.action} took longer than {self.command.deadline:g} s", code="deadline")
 
     def pause(self, seconds: float) -> None:
-        """Wait, at most ``seconds``; ends early like `check`."""
+        """Wait at most ``seconds``; raises as soon as `check` would."""
         self._cancelled.wait(seconds)
         self.check()
 
     def fence(self) -> None:
-        """Right before an irreversible effect: raises Fenced when the epoch has moved on."""
+        """Raise Fenced when the epoch has moved on; an action calls this right before an irreversible effect."""
         self._fence.check()
 
     def _fence_if_slept(self) -> None:
-        """Whoever has another session now may have been taken for gone, and another have done all that is left.
+        """Fence when the ZooKeeper session is another one than before.
 
-        An outage that ZooKeeper has not given the session up for stops nothing.
+        When the old session expired, conductors may have taken this worker for dead and had others finish its work.  An
+        outage that the session survived stops nothing.
         """
         session = self.host.coordination.session
         if session not in (None, self._session):
@@ -151,16 +161,16 @@ class Context:
             self._session = session
 
     def cancel(self) -> None:
-        """Let the action end at its next effect, for its undo."""
+        """End the action at its next effect, because its undo has come."""
         self._cancelled.set()
 
     def stop(self) -> None:
-        """Let the action end at its next effect without a result: it is entered again by the next worker."""
+        """End the action at its next effect without a result, so that the next worker process carries it out again."""
         self._stopped = True
         self._cancelled.set()
 
     def progress(self, done: int, total: int, *, kept: int = 0, seconds: float = 0.0) -> None:
-        """Tell how far the action is, at most twice a second and when it is all; see `Progress`."""
+        """Report how many bytes of the action are done, at most twice a second and at the end; see `Progress`."""
         with self._reporting:
             now = time.monotonic()
             if now - self._reported < PROGRESS_SECONDS and done < total:
@@ -169,15 +179,15 @@ class Context:
         self._report(Progress(key=self.command.key, done=done, total=total, kept=kept, seconds=seconds))
 
     def is_live(self, move: str) -> bool:
-        """Whether the move is claimed and has not ended."""
+        """Return whether the move is claimed and has not ended."""
         return standing_epoch(self.host.coordination, move) is not None
 
     def is_foreign(self, move: str) -> bool:
-        """Whether what is marked with ``move`` belongs to another move that lives."""
+        """Return whether ``move``, found in a mark, is another move that has not ended."""
         return move != self.move and self.is_live(move)
 
     def volumes(self, wanted: list[VolumeRef]) -> list[Volume]:
-        """The volumes with their connection info, which is a secret: it goes to the hypervisor and nowhere else."""
+        """Return the volumes with their connection info, a secret that goes to the hypervisor and nowhere else."""
         return [
             Volume(
                 volume=ref.volume,
@@ -196,15 +206,15 @@ class Context:
             if self.command.direction == "revert":
                 short = self.move[:SHORT]
                 why += (
-                    f": was the database of Cinder put back from a copy, droveway move settle {short} --cell cinder "
-                    f"--reason TEXT makes the attachment anew, and then droveway move retry {short} goes on"
+                    f": if the database of Cinder was put back from a copy, make the attachment anew with droveway "
+                    f"move settle {short} --cell cinder --reason TEXT, and then go on with droveway move retry {short}"
                 )
             raise self.failed(why, code=error.error_code) from None
 
     def failed(self, message: str, *, code: str | None = None) -> StepError:
-        """An error by which the move is undone."""
+        """Return an error of this host for which the move is undone."""
         return StepError(message, code=code, host=self.host.name)
 
     def fault(self, message: str, *, code: str | None = None) -> DestinationFault:
-        """An error of this host as a destination: the next alternate may be tried."""
+        """Return an error of this host as a destination, after which the next alternate may be tried."""
         return DestinationFault(message, code=code, host=self.host.name)

@@ -1,4 +1,4 @@
-"""The worker daemon of one host: takes commands, one at a time for each server, and answers every one of them."""
+"""Runs the worker of one host: it takes commands, one at a time for each server, and answers every one of them."""
 
 from __future__ import annotations
 
@@ -41,18 +41,21 @@ LOG = logging.getLogger(__name__)
 LOCK: Final = "worker.lock"
 
 FORGET_EVERY: Final = 3600.0
-"""Seconds between two looks for moves that were purged."""
+"""Seconds between two searches for moves that were purged."""
 
 POLL_EVERY: Final = 2.0
-"""Seconds after which the commands are looked at though nothing woke it: a watch is a hint, never the only source."""
+"""Seconds after which the worker reads its commands although no watch has fired, since a watch may get lost."""
 
 
 MOST_AT_ONCE: Final = 16
-"""So many commands are carried out side by side; undos are never kept waiting by them."""
+"""Most commands carried out side by side.  Undos start all the same, and questions (`commands.ages`) do not count."""
 
 
 class _Left(NamedTuple):
-    """A command that was left begun: entered again when it is stamped anew, or after a while."""
+    """A command whose run ended without a result.
+
+    The worker carries it out again when its epoch in ZooKeeper has changed, or after the time ``until``.
+    """
 
     epoch: int
     until: float
@@ -62,9 +65,9 @@ class _Left(NamedTuple):
 class Worker:
     """One host's worker, from `start` to `stop`.
 
-    ``root`` holds its journal; `start` raises Refused when that is damaged or another worker of the host runs.
-    Its disks are served at ``endpoint``, and fetched from others as ``identity`` and within ``limits``.  ``probe`` is
-    called between each two effects of every action.
+    ``root`` is the directory of its journal.  `start` raises Refused when the journal is damaged or another worker of
+    the host runs.  The worker serves its disks at ``endpoint``, and fetches disks from other workers as ``identity``
+    and within ``limits``.  Actions call ``probe`` before each effect.
     """
 
     def __init__(
@@ -91,25 +94,28 @@ class Worker:
         self.probe = probe
         self._wakeup = threading.Event()
         self._answered: set[str] = set()
-        """The keys of commands that stand and were answered, as they were found by the last looks."""
-        self._looks = time.monotonic()
-        """When everything is looked at though nothing told of a change."""
+        """The keys of commands that still stand in ZooKeeper and that the worker knows to be answered."""
+        self._next_full_read = time.monotonic()
+        """When the worker next reads everything from ZooKeeper, also what no watch has told of."""
         self._seen = (0, 0)
+        """The highest epoch and the highest step number of all commands, as the registration has them."""
         self._registered = False
-        """False again as soon as the registration may have gone."""
+        """Whether the node of the registration is known to exist; False as soon as it may be gone."""
         self._stopping = False
         self._last_tick = time.monotonic()
         self._forgets = time.monotonic()
+        """When the worker next searches for purged moves."""
         self._runs: dict[str, Run] = {}
-        """By what each of them occupies (`_slot`)."""
+        """The runs by what each of them occupies (`_slot`)."""
         self._left: dict[str, _Left] = {}
+        """The commands whose runs ended without a result, by key."""
         self._refused = Once(LOG)
         self._unfinished = Once(LOG, logging.INFO)
         self._thread: threading.Thread | None = None
         self._lock: int | None = None
 
     def start(self) -> None:
-        """Open the journal, serve disks, register and take commands."""
+        """Open the journal, serve disks, register and take commands; raises Refused as the class says."""
         codec.learn_types()
         self._lock = self._only_one()
         try:
@@ -142,7 +148,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End every action at its next effect, without a result; done when it does not run."""
+        """End every action at its next effect, without a result; does nothing when the worker does not run."""
         if self._thread is None:
             return
         self._stopping = True
@@ -168,11 +174,11 @@ class Worker:
             os.close(self._lock)
 
     def last_tick(self) -> float:
-        """When its loop last turned, by the monotonic clock; it does every few seconds."""
+        """Return when the worker's loop last turned, by the monotonic clock; it turns every few seconds."""
         return self._last_tick
 
     def register(self) -> None:
-        """Say that this host is up; a node that an earlier session, or somebody else, left is replaced.
+        """Create the node that says that this host is up, in place of one that an earlier session or anybody else left.
 
         Raises Refused while a worker of the same name lives on another machine: both would carry out each command.
         """
@@ -186,7 +192,8 @@ class Worker:
             if owner not in (0, self.coordination.session) and found is not None:
                 self._refuse_namesake(found[0])
             self.coordination.delete(path)
-        # How far it has seen is told anew with each node, and no reason for another one.
+        # The numbers change with each command, so they are read only for a new node, and a change of them alone needs
+        # none.
         self._seen = self._journal.seen()
         self.coordination.create(path, self._registration(), ephemeral=True)
 
@@ -194,7 +201,7 @@ class Worker:
         try:
             other = codec.decode(data, commands.Registration)
         except Refused:
-            return  # what cannot be read is no worker's
+            return  # a node that cannot be read was written by no worker
         if other.boot and other.boot != _boot():
             raise Refused(
                 f"another machine has a live worker of host {self.host} (process {other.pid}), so this one takes no "
@@ -256,11 +263,11 @@ class Worker:
                 self._registered = False
                 self._refused.log_once(f"The worker of {self.host} is refused", error)
             except Exception:
-                # A host that is registered must not go deaf: what failed is looked at again.
+                # A registered host must go on answering, so the next round tries again.
                 LOG.exception("The worker of %s could not look at its commands", self.host)
 
     def _take_commands(self) -> None:
-        """Start what may start, answer what was done, cancel what is being undone."""
+        """Start commands that may start, answer those that are done, and cancel those that are being undone."""
         self._forget_ended()
         keys = self._unanswered()
         for key in self._left.keys() - set(keys):
@@ -272,37 +279,39 @@ class Worker:
                     self._consider(command, waiting)
 
     def _unanswered(self) -> list[str]:
-        """The keys of the commands that stand without an answer, but those of the executes that run here.
+        """Return the keys of the commands without an answer that the worker has to look at.
 
-        Such a one is answered by its own thread, and ends no other; an undo that runs ends executes that wait.
+        Executes that run here are left out: their own threads answer them, and an execute ends no other command.  Undos
+        that run here are in the list, because an undo ends the execute that it supersedes, even one that still waits.
         """
-        everything = time.monotonic() >= self._looks
+        everything = time.monotonic() >= self._next_full_read
         if everything:
-            # A conductor takes an answer away that it cannot read: nothing tells of that.
+            # A conductor deletes an answer that it cannot read, and no watch tells of that.
             self._answered.clear()
-            self._looks = time.monotonic() + POLL_EVERY
+            self._next_full_read = time.monotonic() + POLL_EVERY
         keys = self._keys.names(fresh=everything)
         self._answered.intersection_update(keys)
         running = {run.command.key for run in self._runs.values() if run.key.direction == "execute"}
         left = [key for key in keys if key not in running and key not in self._answered]
         if left:
-            # After the commands, and a command is removed before its answer: none of them seems unanswered that is not.
+            # Answers are read after commands, and a conductor deletes a command before its answer.  So a command
+            # whose answer was just deleted is not taken for an unanswered one.
             self._answered.update(self.coordination.children(result_path(self.host)))
         return [key for key in left if key not in self._answered]
 
     def _turn(self, command: commands.Command) -> tuple[float, int]:
-        """Order the commands of one server: those that were left come last, the one that rests longest first.
+        """Order the commands of one server: those that a run left without a result come last, the oldest of them first.
 
-        One that is left again and again would else keep others from ever being begun.
+        Otherwise a command that is left so again and again would keep the others from ever starting.
         """
         left = self._left.get(command.key)
-        return 0.0 if left is None else left.until, parse_key(command.key).attempt
+        return 0.0 if left is None else left.until, parse_key(command.key).number
 
     def forget_purged(self) -> None:
-        """Drop what the journal has of moves that were purged: a conductor has taken their nodes away.
+        """Drop what the journal has of purged moves, whose nodes a conductor has deleted.
 
-        A node is missing also where ZooKeeper was wiped.  So it says nothing of a move that is older than ZooKeeper's
-        own folder of ours.
+        A node is also missing when ZooKeeper was wiped.  So a missing node counts only for moves that are younger than
+        Droveway's root node in ZooKeeper.
         """
         born = self.coordination.born(ROOT)
         if born is None:
@@ -330,7 +339,7 @@ class Worker:
             busy.cancel()
 
     def _supersedes(self, undo: commands.Command, command: commands.Command) -> bool:
-        """Whether it is the undo that ends the command, asked for by the claim that stands."""
+        """Return whether ``undo`` is the undo that ends ``command``, asked for by the claim that stands."""
         return (
             parse_key(undo.key).supersedes(parse_key(command.key))
             and undo.move == command.move
@@ -349,11 +358,15 @@ class Worker:
         return sum(not commands.ages(run.command.action) for run in self._runs.values()) < MOST_AT_ONCE
 
     def _rests(self, command: commands.Command) -> bool:
+        """Return whether the last run left the command without a result just now, so that its next run has to wait."""
         left = self._left.get(command.key)
         return left is not None and left.epoch == command.epoch and time.monotonic() < left.until
 
     def _forget_ended(self) -> None:
-        """Make room for the servers' next commands; watch what was left, for it may be stamped anew."""
+        """Drop the runs that have ended, which makes room for the next commands of their servers.
+
+        The worker watches each command that ended without a result, because a conductor may stamp it with a new epoch.
+        """
         for slot, run in list(self._runs.items()):
             if not run.alive:
                 run.join()
@@ -361,7 +374,7 @@ class Worker:
                 key = run.command.key
                 if run.why:
                     with of_command(run.command):
-                        self._unfinished.log_once(f"{key} is left", run.why)
+                        self._unfinished.log_once(f"{key} ended without a result", run.why)
                 elif not run.left_begun:
                     self._answered.add(key)
                 if run.left_begun and not self._stopping:
@@ -387,16 +400,20 @@ class Worker:
 
 @functools.cache
 def _release() -> str:
-    """Droveway's version; to find it takes longer than all else that a worker does to register."""
+    """Return Droveway's version; it is cached, since finding it takes longer than the rest of the registration."""
     return metadata.version("droveway")
 
 
 @functools.cache
 def _boot() -> str:
-    """This machine's boot: a clone shares every other id, and a restart of the worker keeps it."""
+    """Return this machine's boot id: a clone shares every other id, and a restart of the worker keeps this one."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _slot(command: commands.Command) -> str:
-    """What a command occupies while it is carried out: a guest that is mute must not keep its server from moving on."""
+    """Return what a command occupies while it is carried out: one command at a time for each slot.
+
+    Questions (`commands.ages`) have a slot of their own, so that a guest that does not answer cannot hold up its
+    server.
+    """
     return f"{command.server}?" if commands.ages(command.action) else command.server

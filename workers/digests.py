@@ -1,7 +1,8 @@
-"""What the disks hold that were set aside or are kept: their digests, as an audit holds them against the journal.
+"""Computes digests of the disks that are set aside or kept, for an audit that compares them with the journal.
 
-Nothing of what copies disks is used here: a sha256 of the size, and of offset, length and sha256 of each piece of data,
-in bytes as text; the pieces are the file's data extents, cut at multiples of 4 MiB.
+This module shares no code with what copies disks, so that a defect there cannot hide itself here.  A digest is the
+sha256 of this text: the file's size, then ``:offset:length:sha256`` for each piece of data, all in bytes.  The pieces
+are the file's data extents, cut at multiples of 4 MiB.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from droveway.wire import queries
 from droveway.wire.values import SWAP, UUID
 
 BUDGET: Final = 10.0
-"""Seconds of reading for one answer; the next one goes on where this one ended."""
+"""Seconds of reading for one answer; the next answer goes on where this one ended."""
 
 MAX_AGE: Final = 3600.0
-"""Seconds after which a file is read again, although it says that nothing has changed it."""
+"""Seconds after which a file is read again, although its stat data say that nothing has changed it."""
 
 MOST: Final = 10000
-"""So many files are remembered."""
+"""Most files that are remembered."""
 
 _PIECE: Final = 4 * units.Mi
 _KEPT: Final = re.compile(rf"{UUID}_(?:resize|keep-{UUID})")
@@ -38,7 +39,7 @@ _DISK: Final = re.compile(r"disk(?:\.[a-z0-9]+)?")
 
 @dataclasses.dataclass
 class _Reading:
-    """How far a file was read."""
+    """How far a file was read: the sha256 so far, the offset, and the digest once it is ``done``."""
 
     whole: Any
     offset: int = 0
@@ -47,16 +48,16 @@ class _Reading:
 
 
 class Digests:
-    """Remembers what was read, by what the file system says of each file: nothing writes to it without a new ctime."""
+    """Computes digests and remembers them by each file's stat data: whoever writes to a file changes its ctime."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], _Reading] = {}
         self._lock = threading.Lock()
 
     def of(self, instances: Path, seconds: float = BUDGET) -> Iterator[queries.Digest]:
-        """Every disk that is set aside or kept below the directory; raises OSError.
+        """Yield every disk that is set aside or kept below the directory ``instances``; raises OSError.
 
-        One that could not be read to its end within ``seconds`` has no digest yet.
+        A disk that was not read to its end within ``seconds`` has no digest yet.
         """
         ends = time.monotonic() + seconds
         with self._lock:
@@ -92,7 +93,8 @@ class Digests:
 
 
 def _go_on(file: int, size: int, reading: _Reading, ends: float) -> None:
-    # Preallocated space counts as data while the page cache holds any of it, as after reading close by.
+    # Where the page cache holds any of a preallocated extent, the kernel reports all of it as data.  Reading nearby
+    # fills the cache by read-ahead, so the cache is dropped first.
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     for offset, length in list(_pieces(file, reading.offset, size)):

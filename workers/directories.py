@@ -1,8 +1,9 @@
-"""The servers' directories below one host's instances directory.
+"""Opens, renames and deletes the servers' directories below one host's instances directory.
 
-Names are Nova's: ``<uuid>``, ``<uuid>_resize`` (set aside), ``<uuid>_del`` (a revert's, until its guest runs).  Ours
-are ``<uuid>_keep-<move>`` (kept after confirm), and while they are made or removed ``<uuid>.part-<move>-<host>`` and
-``<uuid>.gone-<move>``.  Nothing beneath the instances directory is reached through a link.  Two hosts may share it.
+Nova names ``<uuid>``, ``<uuid>_resize`` (set aside) and ``<uuid>_del`` (a reverted copy, until the source's guest
+runs).  Droveway adds ``<uuid>_keep-<move>`` (kept after confirm), ``<uuid>.part-<move>-<host>`` (a copy that is being
+made) and ``<uuid>.gone-<move>`` (being deleted).  No link is followed below the instances directory.  Two hosts may
+share it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from droveway.workers.hypervisors import base, headers
 MARKER: Final = "droveway.json"
 MANIFEST: Final = "droveway-manifest.json"
 DISK_INFO: Final = "disk.info"
-"""Made anew on the destination, never copied."""
+"""Nova's record of the disks' formats; it is made anew on the destination and never copied."""
 CONFIG: Final = base.CONFIG
 BASES: Final = base.BASES
 
@@ -40,7 +41,7 @@ Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 class CopiedDisk(msgspec.Struct, frozen=True, kw_only=True):
-    """One copied disk: sizes in bytes, ``sent`` being what crossed the wire (or was copied here) in the last run."""
+    """One copied disk; sizes in bytes.  ``sent`` is how much the last run fetched, or copied on this host."""
 
     name: str
     format: str
@@ -50,21 +51,21 @@ class CopiedDisk(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str
     source_checksum: str
     backing: str = ""
-    """The digest of the base that an overlay rests on."""
+    """The digest of the base of an overlay; empty for a disk without a base."""
     backing_format: str = ""
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose copy a directory is; lies in it from when the copy was verified."""
+    """Names the move whose copy a directory is; the file is written once the copy was verified."""
 
     move: str
     epoch: int
     server: str
     host: str
-    """Who made it: of two destinations of one move that share storage, one may have died over its copy."""
+    """The host that made the copy: two destinations of one move may share storage, and the first may have died."""
     disks: list[CopiedDisk] = []
     bases: list[CopiedDisk] = []
-    """The bases that were copied with the disks, since this host had none of their content."""
+    """The bases that were copied with the disks, because this host had none with that content."""
 
 
 class SetAsideDisk(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,12 +79,12 @@ class SetAsideDisk(msgspec.Struct, frozen=True, kw_only=True):
     inode: int
     checksum: str = ""
     backing: str = ""
-    """The digest of the base that an overlay rests on."""
+    """The digest of the base of an overlay; empty for a disk without a base."""
     backing_format: str = ""
 
 
 class BaseFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A base as it was when an overlay on it was set aside: its file among the bases, and its content's digest."""
+    """A base when an overlay on it was set aside: its name in the directory of bases, and the digest of its content."""
 
     file: str
     digest: str
@@ -94,7 +95,7 @@ class BaseFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What was set aside, by which move; lies in ``<uuid>_resize``."""
+    """Lists the disks that a move set aside; the file lies in ``<uuid>_resize``."""
 
     move: str
     epoch: int
@@ -104,20 +105,20 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_disk(name: str) -> bool:
-    """Whether a file of this name is a disk (Nova's names: disk, disk.eph0, disk.swap, disk.config)."""
+    """Return whether a file of this name is a disk (Nova's names: disk, disk.eph0, disk.swap, disk.config)."""
     return _DISK.fullmatch(name) is not None
 
 
 def is_digest(name: str) -> bool:
-    """Whether a base's name is its content's digest."""
+    """Return whether a base's name is the digest of its content."""
     return _DIGEST.fullmatch(name) is not None
 
 
 def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file of an open directory; raises StepError (``link``) when it is anything else."""
     if "/" in name:
-        # It may come from a manifest, which on shared storage another host could have written.
-        raise StepError(f"{name!r} leads elsewhere: only plain files are opened", code="link")
+        # A manifest on shared storage may come from another host, and so may a name in it.
+        raise StepError(f"{name!r} leads out of its directory: only plain files in it are opened", code="link")
     try:
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o640, dir_fd=directory)
     except OSError as error:
@@ -131,27 +132,36 @@ def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
 
 
 class Directory:
-    """One directory, opened once: what is read of it and written to it is this one, whatever has its name by now."""
+    """One directory that was opened once.
+
+    All reads and writes go to the opened directory, even when another one has got its name since.
+    """
 
     def __init__(self, file: int, where: Path) -> None:
-        """``file`` is the directory, which stays the caller's; ``where`` is its path, for words alone."""
+        """Take the open directory ``file``, which the caller closes, and its path ``where``, for messages only."""
         self.file = file
         self.where = where
 
     def path(self, name: str) -> Path:
-        """A path to a file of this directory that no rename leads elsewhere; holds where `file` is open."""
+        """Return a path to a file of this directory that stays right when the directory is renamed.
+
+        The path is valid in this process only, and only while `file` is open.
+        """
         return Path(f"/proc/self/fd/{self.file}", _plain(name))
 
     def entries(self) -> list[str]:
-        """The names of all that lies in it."""
+        """Return the names of everything that lies in the directory."""
         return os.listdir(self.file)  # noqa: PTH208 - pathlib lists no open directory
 
     def disks(self) -> list[str]:
-        """The names of its disks: the root disk, then the others in the order of their names."""
+        """Return the names of its disks: the root disk, then the others in the order of their names."""
         return sorted(entry for entry in self.entries() if is_disk(entry))
 
     def recorded(self) -> dict[str, str]:
-        """What ``disk.info`` says of the disks' formats, by file name; empty when there is none."""
+        """Return the disks' formats by file name as ``disk.info`` has them; empty when there is no such file.
+
+        Raises StepError (``damaged``) for a file that cannot be read.
+        """
         data = self.read(DISK_INFO)
         if data is None:
             return {}
@@ -162,10 +172,10 @@ class Directory:
         return {path.rpartition("/")[2]: disk_format for path, disk_format in known.items()}
 
     def formats(self) -> dict[str, str]:
-        """The format of every disk that lies here, as it was recorded.
+        """Return the recorded format of every disk in the directory.
 
-        Raises StepError (``disk-format``) for a disk of which nothing was recorded, and for all but raw and qcow2: a
-        format that is found out from a disk's bytes is the choice of whoever wrote them.
+        Raises StepError (``disk-format``) for a disk without a recorded format, and for all formats but raw and qcow2.
+        A format that is read from the bytes of a disk would be chosen by whoever wrote them, and that is the guest.
         """
         known = {CONFIG: headers.RAW, **self.recorded()}
         found = {}
@@ -181,15 +191,15 @@ class Directory:
         return found
 
     def marker(self) -> Marker | None:
-        """Whose copy it is; None when it is nobody's."""
+        """Return the marker, which names the move whose copy this is; None when there is none."""
         return self._record(MARKER, Marker)
 
     def manifest(self) -> Manifest | None:
-        """What was set aside here; None when nothing was."""
+        """Return the manifest of what was set aside here; None when there is none."""
         return self._record(MANIFEST, Manifest)
 
     def write(self, file: str, data: bytes) -> None:
-        """Replace a file, durably."""
+        """Replace the file by ``data``, durably."""
         _write_file(self.file, file, data)
 
     def write_record(self, record: Marker | Manifest) -> None:
@@ -197,7 +207,7 @@ class Directory:
         self.write(MARKER if isinstance(record, Marker) else MANIFEST, msgspec.json.encode(record))
 
     def unlink(self, file: str) -> None:
-        """Delete a file and what a killed write of it has left; done when neither is there."""
+        """Delete the file and what a killed `write` of it left; does nothing when neither is there."""
         found = False
         for name in (file, _unfinished(file)):
             try:
@@ -209,7 +219,7 @@ class Directory:
             os.fsync(self.file)
 
     def read(self, file: str) -> bytes | None:
-        """What a file holds; None when it is not there."""
+        """Return the content of the file; None when it is not there."""
         try:
             opened = open_file(self.file, file)
         except FileNotFoundError:
@@ -228,25 +238,25 @@ class Directory:
 
 
 class Directories:
-    """The directories below ``instances``."""
+    """The servers' directories below ``instances``, by name."""
 
     def __init__(self, instances: Path) -> None:
         self.instances = instances
 
     def ensure(self) -> None:
-        """Make the instances directory of a new host and give it its id; done when it has both."""
+        """Make the instances directory of a new host and give it its id; does nothing when it has both."""
         if not self.instances.is_symlink():
             self.instances.mkdir(parents=True, exist_ok=True)
         with self.top() as top:
             stores.begin(top, self.instances)
 
     def path(self, name: str, *parts: str) -> Path:
-        """The path of a server's directory, for those who need one."""
+        """Return the path of a server's directory, for callers that need a path."""
         return self.instances.joinpath(name, *parts)
 
     @contextlib.contextmanager
     def top(self) -> Iterator[int]:
-        """The instances directory, open; raises StepError (``storage-away``) when it is not there."""
+        """Open the instances directory and yield it; raises StepError (``storage-away``) when it is not there."""
         try:
             top = os.open(self.instances, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -260,7 +270,7 @@ class Directories:
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[int]:
-        """A directory, open; raises StepError (``missing`` or ``link``) when it is none."""
+        """Open a directory and yield it; raises StepError (``missing``, or ``link`` for anything else)."""
         with self.top() as top:
             directory = self._open(top, name)
         try:
@@ -270,12 +280,12 @@ class Directories:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Directory]:
-        """A directory, opened once for all that is done to it; raises StepError like `open`."""
+        """Open a directory once for all that is done to it and yield it; raises StepError as `open` does."""
         with self.open(name) as file:
             yield Directory(file, self.path(name))
 
     def exists(self, name: str) -> bool:
-        """Whether the directory is there; raises StepError when something else has its name."""
+        """Return whether the directory is there; raises StepError (``link``) when something else has its name."""
         try:
             with self.open(name):
                 return True
@@ -285,7 +295,7 @@ class Directories:
             raise
 
     def create(self, name: str) -> None:
-        """Make the directory, durably; done when it is there."""
+        """Make the directory, durably; does nothing when it is there."""
         with self.top() as top:
             try:
                 os.mkdir(_plain(name), 0o750, dir_fd=top)
@@ -294,12 +304,12 @@ class Directories:
                 return
             owner = os.fstat(top)
             if os.geteuid() == 0 != owner.st_uid:
-                # Nova's own user goes on to read what lies in it, and its group is not everybody.
+                # Nova's own user reads what lies in it, and others may not.
                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=top, follow_symlinks=False)
             os.fsync(top)
 
     def rename(self, old: str, new: str) -> None:
-        """Give the directory another name, durably; raises StepError (``in-the-way``) when that is taken."""
+        """Rename the directory, durably; raises StepError (``in-the-way``) when the new name is taken."""
         taken = StepError(f"{self.path(new)} is in the way of {old}: see whose it is", code="in-the-way")
         if self.exists(new):
             raise taken
@@ -312,10 +322,9 @@ class Directories:
             os.fsync(top)
 
     def remove(self, name: str) -> None:
-        """Delete the directory with all in it, its marker and manifest last; done when it is not there.
+        """Delete the directory and all in it, marker and manifest last; does nothing when it is not there.
 
-        Whoever is killed in it finds whose the directory is for as long as anything else lies in it.  No link is
-        followed.
+        When the worker is killed meanwhile, the next one can still read whose the directory is.  No link is followed.
         """
         if self.exists(name):
             with self.open(name) as directory:
@@ -332,22 +341,22 @@ class Directories:
                 os.fsync(top)
 
     def is_empty(self, name: str) -> bool:
-        """Whether nothing lies in the directory; raises StepError (``missing``) when it is not there."""
+        """Return whether the directory is empty; raises StepError (``missing``) when it is not there."""
         with self.opened(name) as directory:
             return not directory.entries()
 
     def disks(self, name: str) -> list[str]:
-        """The names of the disks in a directory: the root disk, then the others in the order of their names."""
+        """Return the names of the disks in a directory; see `Directory.disks`."""
         with self.opened(name) as directory:
             return directory.disks()
 
     def formats(self, name: str) -> dict[str, str]:
-        """The format of every disk in a directory; see `Directory.formats`."""
+        """Return the format of every disk in a directory; see `Directory.formats`."""
         with self.opened(name) as directory:
             return directory.formats()
 
     def format_record(self, server: str, formats: dict[str, str]) -> bytes:
-        """A ``disk.info`` as Nova has it: the path that each disk has in use, and its format."""
+        """Encode a ``disk.info`` as Nova writes it: each disk's format by the path that the disk has in use."""
         known = {str(self.path(server, disk)): disk_format for disk, disk_format in sorted(formats.items())}
         return msgspec.json.encode(known)
 
@@ -357,14 +366,14 @@ class Directories:
             directory.write(DISK_INFO, self.format_record(server, formats))
 
     def marker(self, name: str) -> Marker | None:
-        """Whose copy the directory is; None when it is nobody's or not there."""
+        """Return the marker in the directory; None when there is none, or no directory."""
         if not self.exists(name):
             return None
         with self.opened(name) as directory:
             return directory.marker()
 
     def manifest(self, name: str) -> Manifest | None:
-        """What was set aside in the directory; None when nothing was or it is not there."""
+        """Return the manifest in the directory; None when there is none, or no directory."""
         if not self.exists(name):
             return None
         with self.opened(name) as directory:
@@ -376,42 +385,42 @@ class Directories:
             directory.write_record(record)
 
     def unlink(self, name: str, file: str) -> None:
-        """Delete one file of a directory; done when it or the directory is not there."""
+        """Delete one file of a directory; does nothing when the file or the directory is not there."""
         if self.exists(name):
             with self.opened(name) as directory:
                 directory.unlink(file)
 
     def write_probe(self, probe: str, text: str) -> None:
-        """Write the file by which another host sees that it shares this directory."""
+        """Write the storage probe, a file by which another host sees that it shares this directory."""
         with self.top() as top:
             _write_file(top, _plain(probe), text.encode())
 
     def has_probe(self, probe: str) -> bool:
-        """Whether the file is seen here.  An error is not "no": it is raised."""
+        """Return whether the storage probe is seen here; an error is raised and never taken for "no"."""
         with self.top() as top:
-            # A listing is fresh where a network file system may still remember that a name was not there.
+            # A network file system may remember that a name was not there, but a listing is always fresh.
             return _plain(probe) in os.listdir(top)  # noqa: PTH208 - pathlib lists no open directory
 
     def remove_probe(self, probe: str) -> None:
-        """Delete the file; done when it is not there."""
+        """Delete the storage probe; does nothing when it is not there."""
         with self.top() as top:
             Directory(top, self.instances).unlink(_plain(probe))
 
     def identity(self) -> str:
-        """The random id of the instances directory, written once into it; see `droveway.workers.stores`.
+        """Return the random id of the instances directory, after writing one if it has none; see `workers/stores.py`.
 
-        Never the inode: another file system in its place has a root with the same one.
+        An inode would not do as an id: another file system that is mounted in its place has a root with the same inode.
         """
         with self.top() as top:
             return stores.identify(top, self.instances)
 
     def known_identity(self) -> str:
-        """The same, and empty when none was written: nothing is."""
+        """Return the id of the instances directory; empty when it has none, and this call writes none."""
         with self.top() as top:
             return stores.known(top, self.instances)
 
     def free_bytes(self) -> int:
-        """What an ordinary process may still write here."""
+        """Return how many bytes an ordinary process may still write here."""
         with self.top() as top:
             space = os.fstatvfs(top)
         return space.f_bavail * space.f_frsize
@@ -443,7 +452,7 @@ def _write_file(directory: int, name: str, data: bytes) -> None:
     with os.fdopen(file, "wb") as stream:
         owner = os.fstat(directory)
         if os.geteuid() == 0 != owner.st_uid:
-            os.fchown(file, owner.st_uid, owner.st_gid)  # Nova's own user reads it
+            os.fchown(file, owner.st_uid, owner.st_gid)  # Nova's own user has to read it
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())

@@ -1,4 +1,4 @@
-"""What keeps a worker from acting for a conductor that has lost its claim."""
+"""Keeps a worker from acting for a conductor that has lost its claim."""
 
 from __future__ import annotations
 
@@ -9,44 +9,46 @@ from droveway.workers.journal import WorkerJournal
 
 
 def standing_epoch(coordination: Coordination, move: str) -> int | None:
-    """The move's epoch as it stands now; None when the move has ended or was never claimed."""
+    """Return the move's epoch as ZooKeeper has it now; None when the move has ended or was never claimed."""
     found = coordination.get(epoch_path(move), sync=True)
     return None if found is None else epoch_in(found[0])
 
 
 class Fence:
-    """Compares the epoch of one command with the one that stands, and looks whether it is still asked for."""
+    """Checks for one command that its epoch is the one that stands, and that a conductor still asks for it."""
 
     def __init__(self, coordination: Coordination, journal: WorkerJournal, command: commands.Command) -> None:
         self._coordination = coordination
         self._journal = journal
         self._command = command
         self.epoch = command.epoch
-        """The epoch that the command has now: a conductor that adopts it raises it."""
+        """The command's epoch; a conductor that takes the move over may raise it while the action runs."""
 
     def check(self) -> None:
-        """Return while the command stands, its epoch too, and the session lives.
+        """Return if the command is still there with the epoch that stands, and the ZooKeeper session is alive.
 
-        Raises `droveway.errors.Fenced` on any difference, and CoordinationLost when nobody can say.
+        Otherwise raises `droveway.errors.Fenced`, or CoordinationLost when ZooKeeper cannot be asked.
         """
         if not self._coordination.live():
-            raise CoordinationLost(f"the session of host {self._command.host} is not known to be alive")
+            raise CoordinationLost(f"the ZooKeeper session of host {self._command.host} may have expired")
         command = command_path(self._command.host, self._command.key)
         mirror, found = self._coordination.get_each([epoch_path(self._command.move), command], sync=True)
         standing = None if mirror is None else epoch_in(mirror[0])
         if standing is None:
             raise Fenced(f"move {self._command.move} has ended or is not claimed: nothing more is done for it")
         if standing != self.epoch:
-            # Read anew: who raised the epoch may have put it on the command since.
+            # The conductor that raised the epoch may have stamped the command with it just now.
             found = self._coordination.get(command, sync=True)
         self._require_command(found, standing)
         if not self._journal.raise_epoch(self._command.move, self.epoch):
             raise Fenced(f"a higher epoch than {self.epoch} was seen for move {self._command.move}")
 
     def _require_command(self, found: tuple[bytes, int] | None, standing: int) -> None:
-        """Of a claim that goes on without this host the epoch stands, but it has taken its command back.
+        """Raise Fenced unless the command is still there and carries the epoch that stands.
 
-        One that raised the epoch may have put it on the command while the action ran.
+        The epoch alone proves too little: a claim that goes on without this host keeps its epoch and deletes the
+        command.  A new claim may have stamped the command with its higher epoch while the action ran, and that epoch is
+        taken over.
         """
         if found is None:
             raise Fenced(f"{self._command.key} was taken back: nothing more is done for it")

@@ -1,4 +1,4 @@
-"""All that a host holds, as an audit wants to know it; nothing here changes anything but for `store`."""
+"""Lists everything that a host holds, for an audit; only `store` may write, an id that is missing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from droveway.workers.directories import MANIFEST, MARKER
 from droveway.workers.hypervisors.base import Hypervisor, Mark
 
 MOST_FILES: Final = 100
-"""Of one record: a directory with more of them is told in several, each of which fits into a page for certain."""
+"""Most files in one record: a directory with more is reported in several records, each of which fits into a page."""
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 
 
 def guests(hypervisor: Hypervisor) -> Iterator[queries.Guest | queries.Connection | queries.Interface]:
-    """Every guest, connected volume and plugged port of the host."""
+    """Yield every guest, connected volume and plugged port of the host."""
     for guest in hypervisor.guests():
         yield queries.Guest(
             server=guest.server,
@@ -41,9 +41,9 @@ def guests(hypervisor: Hypervisor) -> Iterator[queries.Guest | queries.Connectio
 
 
 def entries(instances: Path) -> Iterator[queries.Entry]:
-    """What lies right below the directory, by name; what goes away meanwhile is left out.
+    """Yield the entries of the directory in the order of their names; an entry that disappears meanwhile is left out.
 
-    Raises OSError when something of it cannot be read.
+    Raises OSError for an entry that cannot be read.
     """
     with os.scandir(instances) as listing:
         found = sorted(listing, key=lambda entry: entry.name)
@@ -65,7 +65,10 @@ def entries(instances: Path) -> Iterator[queries.Entry]:
 
 
 def store(instances: Path) -> str:
-    """The directory's random id, written when it has none; raises OSError, and Refused for a file that holds none."""
+    """Return the directory's random id, after writing one if it has none.
+
+    Raises OSError, and Refused when the file of the id holds no id.
+    """
     top = os.open(instances, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         return stores.identify(top, instances)
@@ -77,6 +80,7 @@ def _move_named_in(path: Path) -> str:
     try:
         move = msgspec.json.decode(path.read_bytes(), type=Mark).move
     except (FileNotFoundError, msgspec.DecodeError):
-        # Gone since it was listed, or damaged: then nobody is named, and the directory is judged by its name alone.
+        # The file is gone since it was listed, or it is damaged.  Then no move is named, and the audit has the name
+        # alone.
         return ""
     return move if _OWNER.fullmatch(move) else ""

@@ -1,6 +1,7 @@
-"""The worker's side of queries: answers what its host holds, a page a node, in a thread beside the commands.
+"""Answers queries about everything that the host holds.
 
-A directory that hangs keeps answers waiting, and no command.
+Each page of an answer is a ZooKeeper node of its own.  A thread beside the commands answers, so that a directory that
+hangs holds up answers but no command.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from droveway.workers.hypervisors.base import Hypervisor
 LOG = logging.getLogger(__name__)
 
 POLL_EVERY: Final = 10.0
-"""Seconds after which queries are looked for though nothing woke it: an answer may take three times as long."""
+"""Seconds after which the thread looks for queries although no watch has fired; an answer may take three times that."""
 
 STOPS_WITHIN: Final = 2.0
-"""Seconds that a stop waits for what is being read."""
+"""Seconds that `HostQueries.stop` waits for an answer that is being read."""
 
 ROOM: Final = MOST_BYTES - 8192
-"""Bytes of a page for what is held; the rest is for the page itself, its error among it."""
+"""Bytes of a page for the records in it; the rest is for the page's other fields, such as its error."""
 
 MOST_SAID: Final = 1000
-"""Characters of why there is no answer."""
+"""Most characters of the error of an answer."""
 
 
 class HostQueries:
@@ -47,24 +48,24 @@ class HostQueries:
         self._stopping = False
         self._cleared = False
         self._done: set[str] = set()
-        """Those that stand and need no answer any more."""
+        """The queries that stand and need no answer any more."""
         self._refused = Once(LOG)
-        self._thread = threading.Thread(target=self._serve, name=f"inquiries-{host}", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name=f"queries-{host}", daemon=True)
 
     def start(self) -> None:
-        """Take queries."""
+        """Begin to answer queries."""
         self._unwatch = self._coordination.watch(query_path(self._host), self._wakeup.set)
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no more; an answer that is being read is not waited for, since what it reads may hang."""
+        """Stop answering; waits only `STOPS_WITHIN` for an answer that is being read, since that may hang."""
         self._stopping = True
         self._wakeup.set()
         self._thread.join(STOPS_WITHIN)
         self._unwatch()
 
     def _serve(self) -> None:
-        outage = Outage(LOG, f"Inquiries to {self._host} wait for ZooKeeper")
+        outage = Outage(LOG, f"Queries to {self._host} wait for ZooKeeper")
         while not self._stopping:
             try:
                 self._take_queries()
@@ -72,8 +73,8 @@ class HostQueries:
             except CoordinationLost as error:
                 outage.note(error)
             except Exception:
-                # The host must not go deaf to all that are asked later.
-                LOG.exception("The worker of %s could not look at its inquiries", self._host)
+                # The host must go on answering, so the next round tries again.
+                LOG.exception("The worker of %s could not look at its queries", self._host)
             self._wakeup.wait(POLL_EVERY)
             self._wakeup.clear()
 
@@ -81,7 +82,7 @@ class HostQueries:
         standing = self._coordination.children(query_path(self._host))
         self._done &= set(standing)
         for name in self._coordination.children(page_path(self._host)):
-            # Nobody waits for it, or a worker before this one was in the middle of it.
+            # Its query is gone, or an earlier worker was killed before it had written all pages.
             if not self._cleared or name.rpartition(".")[0] not in standing:
                 self._coordination.delete(page_path(self._host, name))
         self._cleared = True
@@ -98,7 +99,7 @@ class HostQueries:
         try:
             query = codec.decode_query(found[0], self._host, name)
         except Refused as error:
-            self._refused.log_once(f"The inquiry {name[:200]} to {self._host} is refused", error)
+            self._refused.log_once(f"The query {name[:200]} to {self._host} is refused", error)
             return
         for page in self._pages(query):
             late = time.monotonic() - began > query.seconds
@@ -112,11 +113,11 @@ class HostQueries:
         try:
             if question is None or query.version != ACTION_VERSION:
                 known = f"{query.question}@{query.version}"
-                raise Refused(f"this worker does not know the inquiry {known}: upgrade it first")
+                raise Refused(f"this worker does not know the query {known}: upgrade it first")
             parts = list(split(question(self._hypervisor)))
             if len(parts) > queries.MOST_PAGES:
                 raise Refused(
-                    f"the host holds too much to tell: {len(parts)} pages, and {queries.MOST_PAGES} are taken"
+                    f"the host holds too much for one answer: {len(parts)} pages, and {queries.MOST_PAGES} are accepted"
                 )
         except (DrovewayError, OSError) as error:
             why = printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
@@ -128,7 +129,7 @@ class HostQueries:
 
 
 def split(held: Iterable[queries.Held]) -> Iterator[list[queries.Held]]:
-    """What is held in parts that fit into a page each; one empty part of nothing."""
+    """Yield the records in parts that fit into one page each; one empty part when there are no records."""
     part: list[queries.Held] = []
     size = 0
     for each in held:
@@ -148,7 +149,7 @@ def _directories(hypervisor: Hypervisor) -> Iterator[queries.Held]:
 
 
 _DIGESTS: Final = Digests()
-"""Of all that this process was ever asked about."""
+"""The digests of all files that this process has read."""
 
 QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[queries.Held]]]] = {
     "list_guests": host_contents.guests,

@@ -1,7 +1,8 @@
-"""The worker's own record of what it was asked and what became of it: SQLite, synced before anybody builds on it.
+"""Records what the worker was asked and what became of it, in SQLite, synced before anybody builds on it.
 
-It holds at most one effect for each command, the highest epoch of each move, the standing offers of disks, and notes
-that an action must find again after a crash.
+The record of a command's result makes sure that a repeated command has its effect at most once.  The journal also
+holds the highest epoch of each move, the standing offers of disks, and notes that an action must find again after a
+crash.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
 
 DEBT: Final = "debt-"
-"""How the last part of a command's key begins by which a debt is paid: with the claim's epoch and the debt's number."""
+"""Prefix of the last part of a command's key when the command pays a debt.
+
+The claim's epoch and the debt's number follow it.
+"""
 
 _SCHEMA: Final = f"""
 CREATE TABLE commands (
@@ -45,13 +49,13 @@ PRAGMA user_version = {VERSION};
 
 _MODE: Final = 0o600
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
-"""What SQLite says of a file system without room, of its shared memory the latter."""
+"""SQLite's codes for a file system without room; SQLITE_IOERR is what it says when its -shm file cannot grow."""
 
 LOG = logging.getLogger(__name__)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose disks may be fetched by which host, for which move."""
+    """An offer to let the host ``peer`` fetch a server's disks for a move."""
 
     server: str
     move: str
@@ -60,7 +64,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerJournal:
-    """The journal of one host's worker; raises `droveway.errors.Refused` when its file is damaged."""
+    """The journal of one host's worker; opening raises `droveway.errors.Refused` when the file is damaged."""
 
     def __init__(self, path: Path, host: str) -> None:
         self.path = path
@@ -74,14 +78,15 @@ class WorkerJournal:
         self.keep_room()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
     def begin(self, command: Command) -> None:
-        """Record that the command is being carried out; repeated: with its newest epoch.
+        """Record that the command is being carried out; when repeated, record its newest epoch.
 
-        Nothing rests on this record: it outlives the worker, and a power cut only if another commit came after it.
+        A crash of the worker does not lose this record.  A power cut may lose it, unless another commit came after it,
+        and nothing relies on it then.
         """
         self._write(
             "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
@@ -94,7 +99,7 @@ class WorkerJournal:
         )
 
     def finish(self, key: str, result: bytes) -> None:
-        """Record the result of a command that was begun; the first one stays."""
+        """Record the result of a command that was begun; a later result does not replace the first one."""
         self._write(
             "UPDATE commands SET result = ?, finished = ? WHERE key = ? AND result IS NULL",
             (result, time.time(), key),
@@ -102,17 +107,17 @@ class WorkerJournal:
         )
 
     def result(self, key: str) -> bytes | None:
-        """The result of a finished command; None when it was never begun or has not ended."""
+        """Return the result of a finished command; None when it was never begun or has not ended."""
         row = self._one("SELECT result FROM commands WHERE key = ?", key)
         return row[0] if row is not None else None
 
     def begun(self) -> list[str]:
-        """The keys of all commands that were begun and have no result."""
+        """Return the keys of all commands that were begun and have no result."""
         with self._lock:
             return [key for (key,) in self._db.execute("SELECT key FROM commands WHERE result IS NULL ORDER BY begun")]
 
     def raise_epoch(self, move: str, epoch: int) -> bool:
-        """Record the move's epoch; False when a higher one was seen before."""
+        """Record the move's epoch and return True; return False when a higher one was recorded before."""
         row = self._one("SELECT epoch FROM moves WHERE move = ?", move)
         if row is not None and row[0] >= epoch:
             return bool(row[0] == epoch)
@@ -124,14 +129,15 @@ class WorkerJournal:
         return True
 
     def seen(self) -> tuple[int, int]:
-        """The highest epoch of any move, and the highest number of a step that a command had in its key."""
+        """Return the highest epoch of any move, and the highest step number in the key of any command."""
         with self._lock:
             return seen(self._db)
 
     def finished_since(self, moment: float) -> list[str]:
-        """The moves of which every command was begun after that time, a `time.time`, and has ended.
+        """Return the moves whose commands were all begun after ``moment``, a `time.time`, and have all ended.
 
-        Those of which nothing but questions was asked are among them: only their epoch is known.
+        Moves without a recorded command are among them: the worker was only asked questions about them, and those are
+        not recorded.
         """
         with self._lock:
             rows = self._db.execute(
@@ -142,11 +148,12 @@ class WorkerJournal:
             return [move for (move,) in rows]
 
     def forget_move(self, move: str) -> None:
-        """Drop all that there is of a move that was purged; what was `seen` stays seen."""
+        """Drop everything about a purged move; what `seen` returns stays the same."""
         epoch, step = self.seen()
         with self._lock:
             keys = [key for (key,) in self._db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
-        # What was seen first, and the commands, by which the rest is found again after a kill, last.
+        # The order matters when the worker is killed: the numbers of `seen` are written first, and the commands, by
+        # which a second try finds the rest, are deleted last.
         for name, value in (("epoch", epoch), ("step", step)):
             self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (FORGOTTEN, name, value))
         for flow in {key.partition(".")[0] for key in keys}:
@@ -156,40 +163,46 @@ class WorkerJournal:
             self._write(f"DELETE FROM {table} WHERE move = ?", (move,))  # noqa: S608 - names of this file alone
 
     def step_of(self, move: str) -> int:
-        """The highest number of a step of the move that was carried out here; debts are paid by the numbers of old."""
+        """Return the highest step number of the move's commands that were carried out here; 0 when there are none.
+
+        Commands that pay a debt do not count, because they carry the number of the old step that left the debt.
+        """
         with self._lock:
             keys = self._db.execute("SELECT key FROM commands WHERE move = ?", (move,)).fetchall()
         parts = [key.split(".") for (key,) in keys]
         return max((int(part[3]) for part in parts if not part[-1].startswith(DEBT)), default=0)
 
     def put_offer(self, offer: Offer) -> None:
-        """Let the peer fetch the server's disks; an earlier offer of the server ends."""
+        """Let the peer fetch the server's disks; ends an earlier offer of the server."""
         self._write(
             "INSERT OR REPLACE INTO offers (server, move, peer, epoch) VALUES (?, ?, ?, ?)",
             (offer.server, offer.move, offer.peer, offer.epoch),
         )
 
     def offer(self, server: str) -> Offer | None:
-        """The standing offer of the server's disks."""
+        """Return the standing offer of the server's disks; None when there is none."""
         row = self._one("SELECT move, peer, epoch FROM offers WHERE server = ?", server)
         return None if row is None else Offer(server=server, move=row[0], peer=row[1], epoch=row[2])
 
     def drop_offer(self, server: str, move: str) -> None:
-        """End the move's offer; done when there is none."""
+        """End the move's offer; does nothing when there is none."""
         self._write("DELETE FROM offers WHERE server = ? AND move = ?", (server, move))
 
     def note(self, stem: str, name: str, value: int) -> int:
-        """Record a number once; returns the one that stands."""
+        """Record a number under ``stem`` (a step's `Context.step_key`, or a move) and ``name``, unless one is there.
+
+        Returns the number that is recorded now.
+        """
         self._write("INSERT OR IGNORE INTO notes (stem, name, value) VALUES (?, ?, ?)", (stem, name, value))
         return self.noted(stem, name, value)
 
     def noted(self, stem: str, name: str, default: int) -> int:
-        """The number that was noted, or ``default``."""
+        """Return the number that was noted, or ``default``."""
         row = self._one("SELECT value FROM notes WHERE stem = ? AND name = ?", stem, name)
         return int(row[0]) if row is not None else default
 
     def forget(self, stem: str) -> None:
-        """Drop all notes of a step."""
+        """Drop all notes under this stem."""
         self._write("DELETE FROM notes WHERE stem = ?", (stem,))
 
     def _one(self, query: str, *values: str) -> Any:
@@ -198,7 +211,7 @@ class WorkerJournal:
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:
-        """Let what this thread writes use the room that is kept, when there is no other."""
+        """Let this thread's writes use the reserve when the file system has no other room."""
         before, self._thrift.spends = self._spends(), True
         try:
             yield
@@ -206,18 +219,18 @@ class WorkerJournal:
             self._thrift.spends = before
 
     def make_room(self) -> bool:
-        """Give the room up that is kept, if this thread may use it; False when nothing was given."""
+        """Give up the reserve if this thread may use it; returns False when it may not or there was none."""
         return self._spends() and self._reserve.give_up()
 
     def keep_room(self) -> None:
-        """Take room again for the next time that there is none."""
+        """Fill the reserve again for the next time."""
         self._reserve.fill()
 
     def _spends(self) -> bool:
         return getattr(self._thrift, "spends", False)
 
     def _write(self, query: str, values: Sequence[Any], *, synchronous: str = "FULL", spends: bool = False) -> None:
-        """One transaction; without room it is tried once more with the room that is kept, where that may be used."""
+        """Write in one transaction; without room, try once more with the room of the reserve, if it may be used."""
         with self._lock:
             try:
                 self._transact(query, values, synchronous)
@@ -238,7 +251,7 @@ class WorkerJournal:
             raise
 
     def _make(self) -> None:
-        """Make the file whole before it gets its name: an empty one with that name was truncated."""
+        """Make the file complete before it gets its name, so that an empty file of that name is known to be damaged."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".new")
         new.unlink(missing_ok=True)
@@ -252,7 +265,7 @@ class WorkerJournal:
         durable.sync_directory(self.path.parent)
 
     def _open(self) -> sqlite3.Connection:
-        self.path.chmod(_MODE)  # an earlier release let everybody read it; SQLite's other files take its rights
+        self.path.chmod(_MODE)  # earlier releases let everybody read it; SQLite's other files copy its permissions
         db = sqlite3.connect(self.path, check_same_thread=False, timeout=10.0)
         why = self._fault(db)
         if why:
@@ -262,7 +275,7 @@ class WorkerJournal:
         return db
 
     def _fault(self, db: sqlite3.Connection) -> str:
-        """What is wrong with the file; nothing when all is well."""
+        """Return what is wrong with the file; empty when all is well."""
         try:
             facts = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
             if facts != [APPLICATION, VERSION]:

@@ -1,4 +1,4 @@
-"""Gives what lies in an open directory another name, and never takes a name away from what has it."""
+"""Renames entries of open directories without ever replacing an entry that is there."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NOTICES: Final = Once(LOG)
 
 
 def rename(old_directory: int, old: str, new_directory: int, new: str) -> None:
-    """Rename unless the new name is taken, in one; raises FileExistsError and OSError.
+    """Rename in one atomic call, unless the new name is taken; raises FileExistsError then, and OSError.
 
-    A plain rename takes the place of an empty directory or of a file.  A file system that knows no other (NFS) gets
-    one after a look, and the worker's log says so.
+    A plain rename would replace an empty directory or a file.  Some file systems (NFS) know only the plain rename.
+    There the function first looks whether the name is free and then renames, and the worker's log says so once.
     """
     if _LIBC.renameat2(old_directory, os.fsencode(old), new_directory, os.fsencode(new), _NOREPLACE) == 0:
         return
@@ -30,7 +30,8 @@ def rename(old_directory: int, old: str, new_directory: int, new: str) -> None:
     if code not in _NO_FLAGS:
         raise OSError(code, os.strerror(code), old, None, new)
     _NOTICES.log_once(
-        "Directories get their names after a look", "their file system has no rename that spares what is there"
+        "Directories are renamed without protection against a name that is taken at the same moment",
+        "their file system knows no rename that fails when the new name exists",
     )
     if _is_there(new_directory, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)

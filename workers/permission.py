@@ -1,7 +1,8 @@
-"""Permissions to start a guest: good for a while from when the worker said that it is ready, and then no more.
+"""Grants permissions to start a guest, each good for a short time after the worker said that it is ready.
 
-Before it grants one, the conductor reads the server's rows and asks the other host.  What it found is no proof for
-ever: a worker that slept since may wake when the server is somebody else's, and its fence may not be told yet.
+Before the conductor uses a permission, it reads the server's rows and asks the other host.  What it found is true only
+for a while.  A worker that slept may wake when another host runs the server, and ZooKeeper may not have told it yet, so
+that even its fence would let it start the guest.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from droveway.wire.values import PERMISSION_VOID
 
 
 class PermissionVoid(DestinationFault):
-    """The guest was not started, since nobody can say any more whether it may be."""
+    """The guest was not started, because the permission to start it is no longer good."""
 
     code = PERMISSION_VOID
 
 
 class Permissions:
-    """What one process of a worker has said that it is ready for; a restart forgets it, and with it all permissions."""
+    """The permissions that this process of the worker has issued; a restart forgets them, which ends them all."""
 
     def __init__(self, seconds: float, now: Callable[[], float] | None = None) -> None:
-        """``seconds``: so long is a permission good; ``now``: a clock that also counts while the machine sleeps."""
+        """Make permissions good for ``seconds``; ``now`` is a clock that also counts while the machine sleeps."""
         self._seconds = seconds
         self._now = now or _now
         self._ready: dict[str, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
     def ready(self, server: str) -> str:
-        """The name of a permission that may be granted from now on."""
+        """Issue a permission to start the server's guest, good from now on, and return its name."""
         name, now = uuid.uuid4().hex, self._now()
         with self._lock:
             self._ready = {each: told for each, told in self._ready.items() if now - told[1] < self._seconds}
@@ -54,5 +55,5 @@ class Permissions:
 
 
 def _now() -> float:
-    """Seconds of a clock that nobody sets and that goes on while the machine is suspended."""
+    """Return the seconds of a clock that nobody sets and that goes on while the machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

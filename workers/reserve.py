@@ -1,6 +1,7 @@
-"""Room that is kept on the file system of the worker's journal for when all other room is gone.
+"""Keeps room on the file system of the worker's journal for when all other room is gone.
 
-It is for one answer, and for what itself needs no room: to undo, to rename back, to start a guest.
+The reserve is for the journal records of one answer, and of actions that need no room on the disk themselves: to undo,
+to rename back, to start a guest.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ BYTES: Final = units.Mi
 
 
 class Reserve:
-    """A file that holds room by being there."""
+    """A file whose size is the room that is kept."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def fill(self) -> None:
-        """Take the room, if there is that much; a file system without room is left as it is."""
+        """Make the file if there is enough room; a file system without room is left as it is."""
         if self._path.exists():
             return
         new = self._path.with_name(f"{self._path.name}.new")
@@ -31,7 +32,7 @@ class Reserve:
         try:
             os.posix_fallocate(file, 0, BYTES)
         except OSError:
-            # Whatever keeps it from being taken, there is no reserve: the next try may find room.
+            # Whatever the cause is, there is no reserve now, and a later call may find room.
             new.unlink()
         else:
             new.rename(self._path)
@@ -39,7 +40,7 @@ class Reserve:
             os.close(file)
 
     def give_up(self) -> bool:
-        """Make room; False when there was nothing to give."""
+        """Delete the file to make room; returns False when there was none."""
         try:
             self._path.unlink()
         except OSError:
@@ -47,6 +48,6 @@ class Reserve:
         return True
 
     def remove(self) -> None:
-        """Leave nothing of it."""
+        """Delete the file for good; does nothing when it is not there."""
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()

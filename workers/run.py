@@ -1,4 +1,4 @@
-"""One command being carried out: journaled before, journaled and answered after."""
+"""Carries out one command: it is recorded in the journal before, and recorded and answered after."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ _KEY: Final = re.compile(r"([\w-]+)\.(\w+)\.(execute|revert)\.([0-9]{1,18})(?:\.
 
 
 class Key(NamedTuple):
-    """What a command's key says."""
+    """The parts of a command's key."""
 
     flow: str
     step: str
     direction: str
-    attempt: int
+    number: int
+    """The id of the row in ``move_steps`` of the step's attempt: a later attempt has a higher one."""
 
     def supersedes(self, other: Key) -> bool:
-        """Whether this is the undo that ends the other's execution."""
+        """Return whether this is the undo that ends the other's execution."""
         return (
             (self.flow, self.step) == (other.flow, other.step)
             and (self.direction, other.direction) == ("revert", "execute")
-            and self.attempt > other.attempt
+            and self.number > other.number
         )
 
 
 def parse_key(key: str) -> Key:
-    """The parts of ``<flow>.<step>.<direction>.<attempt>[.<part>]``; raises Refused for anything else."""
+    """Split a key ``<flow>.<step>.<direction>.<number>[.<part>]`` into its parts; raises Refused for anything else."""
     found = _KEY.fullmatch(key)
     if found is None:
         raise Refused(f"{key[:80]!r} is no command's key")
@@ -51,22 +52,22 @@ def parse_key(key: str) -> Key:
 
 
 def of_command(command: commands.Command) -> contextlib.AbstractContextManager[None]:
-    """Return what gives the lines of this thread the ids of the command's request, move and server."""
+    """Return a context that adds the command's request, move and server to this thread's log lines."""
     flow = command.key.partition(".")[0]
     return log_context.of_move(command.move, server_id=command.server, flow=flow)
 
 
 def answer(coordination: Coordination, host: str, key: str, result: bytes) -> None:
-    """Put the result where the conductor waits for it; the first one stays."""
+    """Write the result to the node where the conductor waits for it; a result that is there already stays."""
     _put_beside(coordination, host, key, result_path(host, key), result)
     coordination.delete(progress_path(host, key))
 
 
 def _put_beside(coordination: Coordination, host: str, key: str, path: str, data: bytes) -> None:
-    """Create a node that goes with the command: not once that was taken back, since nobody would remove it."""
+    """Create a node unless the command was taken back: then nobody would ever delete the node."""
     command = command_path(host, key)
     while (present := coordination.get(command, sync=True)) is not None:
-        with contextlib.suppress(Fenced):  # it was stamped anew meanwhile, or taken back
+        with contextlib.suppress(Fenced):  # a conductor stamped the command anew, or took it back
             coordination.create_guarded(path, data, guard=command, version=present[1])
             return
 
@@ -79,32 +80,32 @@ class Run:
         self.command = command
         self.key = parse_key(command.key)
         self.left_begun = False
-        """Whether it ended without a result: a newer stamp of the command, or a new session, enters it again."""
+        """Whether it ended without a result; the worker carries the command out again later, see `Worker`."""
         self.why = ""
-        """Why it did."""
+        """Why it ended without a result."""
         self._context = Context(host, command, probe=probe, report=self._report)
         self._thread = threading.Thread(target=self._carry_out, name=command.key, daemon=True)
 
     def start(self, done: threading.Event) -> None:
-        """Begin; ``done`` is set at the end."""
+        """Begin; sets ``done`` at the end."""
         self._done = done
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether it goes on."""
+        """Return whether the command is still being carried out."""
         return self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Let it end at its next effect: its undo has come."""
+        """End it at its next effect, because its undo has come."""
         self._context.cancel()
 
     def stop(self) -> None:
-        """Let it end at its next effect, to be entered again by the next worker."""
+        """End it at its next effect without a result, so that the next worker process carries it out again."""
         self._context.stop()
 
     def join(self) -> None:
-        """Wait for the end."""
+        """Wait until it has ended."""
         self._thread.join()
 
     def _carry_out(self) -> None:
@@ -125,18 +126,18 @@ class Run:
             self.why = self._unwritten(error)
         except Exception as error:
             LOG.exception("%s stopped without a result", dispatch.named(self.command))
-            self.why = f"it met {type(error).__name__}, which nobody foresaw"
+            self.why = f"it met an unexpected {type(error).__name__}; the worker's log has the traceback"
         finally:
             self.host.journal.keep_room()
             self._done.set()
 
     def _is_thrifty(self) -> bool:
-        """Whether it needs no room but what is kept for it."""
+        """Return whether the command needs no more room than the reserve has."""
         known = ACTIONS.get(self.command.action)
         return self.command.direction == "revert" or (known is not None and known.thrifty)
 
     def _result(self) -> bytes:
-        """Carry the command out, which has no result yet; what it was the first time, it stays."""
+        """Carry the command out and return its result, which is recorded: a later run returns the same result."""
         journal = self.host.journal
         try:
             details = codec.details_of(self.command)
@@ -144,15 +145,15 @@ class Run:
             return self._encoded(None, self._context.failed(str(error), code=error.code))
         begun = self.command.key in journal.begun()
         try:
-            # Before anything is noted of it: a forged epoch in the journal would bar all that come after it.
+            # Before anything is recorded: a forged high epoch in the journal would bar all commands that come later.
             self._context.fence()
-            if not begun and (why := self._outrun()):
+            if not begun and (why := self._why_restored()):
                 return self._encoded(None, self._context.failed(why, code="restored"))
             if not commands.ages(self.command.action):
                 journal.begin(self.command)
         except sqlite3.Error as error:
             if begun:
-                raise  # an earlier run of it may have done something
+                raise  # an earlier run of the command may have done something
             why = f"{self._unwritten(error)}: nothing of {self.command.action} was begun, make room there"
             error_of = self._context.fault if ACTIONS[self.command.action].of_destination else self._context.failed
             return self._encoded(None, error_of(why, code="not-begun"))
@@ -162,15 +163,18 @@ class Run:
         journal.finish(self.command.key, result)
         return result
 
-    def _outrun(self) -> str:
-        """Why the journal that asks is older than what it had done here for the move; empty when it is not."""
+    def _why_restored(self) -> str:
+        """Return an error text when the conductors' journal was restored from an older copy; empty when it was not.
+
+        It was when this host has carried out a later step of the move than the one that it is asked for now.
+        """
         later = self.host.journal.step_of(self.command.move)
-        is_old = self.key.attempt < later and not self.command.key.rpartition(".")[2].startswith(DEBT)
+        is_old = self.key.number < later and not self.command.key.rpartition(".")[2].startswith(DEBT)
         if not is_old or commands.ages(self.command.action):
             return ""
         return (
             f"the journal was restored from an older copy: host {self.host.name} has carried out step number {later} "
-            f"of move {self.command.move[:SHORT]}, and is asked for number {self.key.attempt} now, so nothing is done: "
+            f"of move {self.command.move[:SHORT]}, and is asked for number {self.key.number} now, so nothing is done: "
             "put the newest copy back, or take it as it is with  droveway db adopt"
         )
 
@@ -182,7 +186,8 @@ class Run:
             return self._encoded(dispatch.run(self._context, details), None)
         except StepError as error:
             if error.error_code == dispatch.DISK_FULL and self.host.journal.make_room():
-                # Its few bytes find room now, and it may be repeated.
+                # The reserve was given up, so the few bytes of the action find room now, and the action may be
+                # repeated.
                 return self._attempted(details)
             return self._encoded(None, error)
 
@@ -203,16 +208,17 @@ class Run:
             if not self.host.coordination.put(path, data):
                 _put_beside(self.host.coordination, self.host.name, self.command.key, path, data)
         except DrovewayError as error:
-            LOG.debug("How far %s is could not be told: %s", self.command.key, error)  # the next word replaces it
+            # The next report replaces this one.
+            LOG.debug("The progress of %s could not be reported: %s", self.command.key, error)
 
 
 def readable(error: StepError) -> dict[str, str]:
-    """The error as a conductor can read it: the words in it may be those of a stranger, and of any length."""
+    """Return the error as the conductor can read it: words in it may come from a stranger and be of any length."""
     return {name: harmless(text) for name, text in error.as_dict().items()}
 
 
 def superseded(host: Host, command: commands.Command) -> bytes:
-    """Record that the command will never be carried out, since its undo has come first; returns the result."""
+    """Record that the command will never be carried out, because its undo came first; returns the result."""
     error = Cancelled(f"{command.action} was undone before it began on {host.name}", host=host.name)
     result = codec.encode(commands.Result(key=command.key, epoch=command.epoch, error=error.as_dict()))
     host.journal.begin(command)

@@ -1,6 +1,7 @@
-"""Reads from a worker's journal how far its host has seen the journal of moves.
+"""Reads from a worker's journal the highest epoch and step number that the worker was asked with.
 
-A lab reads it before each command, so this loads nothing but SQLite.
+An older copy of the journal of moves is recognised by lower numbers.  A lab reads them before each command, so this
+module loads nothing but SQLite.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ JOURNAL: Final = "worker.sqlite"
 """The journal of a host's worker, in the host's directory."""
 
 FORGOTTEN: Final = ""
-"""The stem of the notes that outlive the moves which were forgotten: no step has it."""
+"""The stem of notes that belong to no step or move, and so stay when a move is forgotten."""
 
 
 def seen(db: sqlite3.Connection) -> tuple[int, int]:
-    """Return the highest epoch of any move, and the highest number of a step that a command had in its key."""
+    """Return the highest epoch of any move, and the highest step number in the key of any command."""
     kept = dict(db.execute("SELECT name, value FROM notes WHERE stem = ?", (FORGOTTEN,)))
     (epoch,) = db.execute("SELECT coalesce(max(epoch), 0) FROM moves").fetchone()
     steps = [int(key.split(".")[3]) for (key,) in db.execute("SELECT key FROM commands")]

@@ -1,7 +1,7 @@
-"""Which instances directory this is: a random id that was written into it once.
+"""Identifies an instances directory by a random id that is written into it once.
 
-Hosts that share the directory read the same.  Another file system in its place, an empty mount point too, has another
-id or none, whatever its inodes are.
+Hosts that share the directory read the same id.  Another file system that is mounted in its place has another id or
+none, and so does an empty mount point.  Inodes would not tell them apart.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MODE: Final = 0o644
 
 
 def identify(top: int, where: Path) -> str:
-    """The id of an open instances directory, written when it has none; raises OSError, and Refused for a damaged one.
+    """Return the id of an open instances directory, after writing one if it has none.
 
-    Whoever comes first writes it, whole and once.
+    Raises OSError, and Refused for a damaged id.  When several hosts write at once, one id wins, and all return it.
     """
     if not (found := known(top, where)):
         _write(top)
@@ -38,7 +38,7 @@ def identify(top: int, where: Path) -> str:
 
 
 def known(top: int, where: Path) -> str:
-    """The same, and empty when none was written; raises OSError, and Refused for a file that holds no id."""
+    """Return the id, or empty when none was written; raises OSError, and Refused for a file that holds no id."""
     try:
         file = os.open(STORE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=top)
     except FileNotFoundError:
@@ -51,13 +51,16 @@ def known(top: int, where: Path) -> str:
 
 
 def begin(top: int, where: Path) -> None:
-    """Write an id where there is none; a directory that takes none keeps no worker from starting, and is told of."""
+    """Write an id where there is none.
+
+    An error is only logged, so that a directory that cannot be written to does not keep the worker from starting.
+    """
     if STORE in os.listdir(top):
         return
     try:
         _write(top)
     except OSError as error:
-        LOG.warning("%s gets no id yet, and no disks: %s", where, error)
+        LOG.warning("%s gets no id yet, so no move can use it: %s", where, error)
 
 
 def _write(top: int) -> None:

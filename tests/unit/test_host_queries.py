@@ -165,7 +165,7 @@ def test_too_much_is_told_as_such_and_never_cut(
     monkeypatch.setattr(answering, "ROOM", 1)
     monkeypatch.setattr(queries, "MOST_PAGES", 2)
     started()
-    assert told(site) == HostContents(why="the host holds too much to tell: 3 pages, and 2 are taken")
+    assert told(site) == HostContents(why="the host holds too much for one answer: 3 pages, and 2 are accepted")
 
 
 def test_what_a_host_cannot_read_is_said(site: Cloud, started: Callable[..., Worker]) -> None:
@@ -320,7 +320,7 @@ def test_a_question_of_a_later_release_is_answered_with_a_refusal(site: Cloud, s
     node = site.coordination.get(page_path("alpha", "i3.0"))
     assert node is not None
     assert msgspec.json.decode(node[0], type=queries.Page).error == (
-        "this worker does not know the inquiry list_moons@1: upgrade it first"
+        "this worker does not know the query list_moons@1: upgrade it first"
     )
 
 
