@@ -14,7 +14,7 @@ MOST_PAGES: Final = 64
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks a worker about everything that its host holds; the name of its node is ``id``.
+    """Asks a worker about everything that its host holds; its node is ``/hosts/HOST/inquiries/ID``.
 
     A query belongs to no move and changes nothing, so the worker checks no epoch for it.  ZooKeeper removes its node
     when the session of the process that asked ends.

@@ -34,7 +34,7 @@ class RemoteSource:
     """The disks that another worker offers; connects when it is first asked, and again when the connection breaks.
 
     ``pause`` waits for a number of seconds, and may raise to end the waiting.  ``identity`` is the certificate of this
-    end. ``limits`` bound how much is received.
+    end.  ``limits`` bound how much is received.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ def let_reach(disks: Sequence[Path], bases: Path) -> None:
         with os.scandir(bases) as found:
             files = [Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False)]
         for base in files:
-            with contextlib.suppress(FileNotFoundError):  # another move renamed a base that it was fetching
+            with contextlib.suppress(FileNotFoundError):  # another move's file that has gone meanwhile
                 _let(base, stat.S_IROTH)
 
 

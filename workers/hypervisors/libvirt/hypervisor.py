@@ -323,7 +323,7 @@ class Libvirt(AttachingHypervisor):
             libvirt_agent.ping(self._connection.get().lookupByUUIDString(server), seconds)
 
         try:
-            # libvirt first checks that the agent is there, and the timeout for that comes on top of ``seconds``.
+            # libvirt first checks that the agent is there, which may take longer than ``seconds`` by itself.
             within(seconds, ping)
         except TimeoutError:
             why = f"it says nothing within {seconds:g} s"
