@@ -1,4 +1,10 @@
-"""Compares the books without the flows' code: `audit` reads everything once and says what contradicts."""
+"""Compares all that databases, services and hosts say of servers, and reports what contradicts.
+
+The audit shares no code with the flows, since it judges their work. A *move* is one operation on a server in Droveway's
+journal. A *flow* carries out a part of it. A conductor *claims* a move to run its flow; the *fence* is a mark in the
+server's rows by which a cell refuses writes of a conductor that has lost its claim. A *debt* is a clean-up that the
+journal says a host still owes. A *standing* is how one server is: at rest, waiting for confirm or revert, or moving.
+"""
 
 from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.run import audit, judge

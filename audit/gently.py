@@ -1,7 +1,8 @@
-"""Mends that break no right row.
+"""Replaces the mends of findings that an operator must not follow blindly.
 
-Where Nova itself moves a server, or has ended its move, what differs may be right.  Where a cell was put back to a time
-before a move's end, what its hosts and services hold is right.
+A difference may be right when Nova itself moves the server, or has ended Droveway's move of it. When a cell was put
+back to a time before the end of a move, hosts and services are right and the rows are wrong. In each case the mend
+becomes a command that looks first, or the one that writes the rows.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
 _HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
-"""What is no server's."""
+"""The kinds of findings that concern no server."""
 _NOT_OF_ROWS: Final = _HOSTS | {Kind.JOURNAL}
-"""What is found without a look at a server's rows."""
+"""The kinds of findings that do not rest on a server's rows."""
 _VIEWS: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
-"""Commands that change no row by themselves, or only by a flow that compares them."""
+"""The beginnings of commands that change no row themselves, or only by a flow that compares it first."""
 
 
 def gently(snapshot: Snapshot, finding: Finding) -> Finding:
-    """The finding; its mend looks and changes nothing while the rows that it goes by may be in Nova's hands."""
+    """Return the finding, with a safe mend when its own rests on rows that may be wrong or that Nova may change."""
     if finding.kind not in _NOT_OF_ROWS and (found := behind.of(snapshot, finding.server)) is not None:
         return dataclasses.replace(finding, mend=found.mend)
     standing = snapshot.standings.get(finding.server)
@@ -40,7 +41,7 @@ def gently(snapshot: Snapshot, finding: Finding) -> Finding:
 
 
 def moved_by_nova(snapshot: Snapshot, standing: Standing) -> bool:
-    """Whether a migration that no move of the journal owns is under way, and the server's row says so too."""
+    """Say whether Nova is moving the server: a migration of no move is under way, and the server's row says so too."""
     row = standing.row
     if row is None or standing.move is not None:
         return False

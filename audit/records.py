@@ -1,4 +1,4 @@
-"""What an audit reads, as plain records: nothing here decides anything."""
+"""Defines the records that an audit reads; nothing here compares them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droveway.printable import SHORT
 from droveway.wire.queries import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]
-"""cur, old and new as fields of Nova's Flavor object."""
+"""The flavors cur, old and new, each as the fields of Nova's Flavor object."""
 
 FLAVOR_COLUMNS: Final = {
     "instance_type_id": "id",
@@ -22,7 +22,7 @@ FLAVOR_COLUMNS: Final = {
     "root_gb": "root_gb",
     "ephemeral_gb": "ephemeral_gb",
 }
-"""Columns of ``instances`` that repeat a field of the flavor."""
+"""The columns of ``instances`` that repeat a field of the flavor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class BlockDevice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerRow:
-    """A live row of ``instances`` with what hangs on it."""
+    """A live row of ``instances`` with the rows of other tables that belong to it."""
 
     cell: str
     uuid: str
@@ -47,7 +47,7 @@ class ServerRow:
     power_state: int | None
     hidden: bool
     columns: Mapping[str, int | None]
-    """The flavor's copies in the row: instance_type_id, memory_mb, vcpus, root_gb, ephemeral_gb."""
+    """The columns that repeat the flavor: instance_type_id, memory_mb, vcpus, root_gb, ephemeral_gb."""
     flavors: Flavors
     context: int | None
     """The migration that the migration context names; None when there is no context."""
@@ -55,17 +55,17 @@ class ServerRow:
     fence: str | None
     volumes: tuple[BlockDevice, ...]
     broken: str
-    """Why a column could not be read; empty when all could."""
+    """Why a column could not be read; empty when all could be read."""
     project: str = ""
     user: str = ""
     zone: str | None = None
     """The availability zone of its host."""
     shelved_image: str | None = None
-    """The image with its root disk that its system metadata names while it is shelved."""
+    """The image with the root disk of a shelved server, as its system metadata name it."""
 
     @property
     def from_volume(self) -> bool:
-        """Whether the root disk is a volume."""
+        """Say whether the root disk is a volume."""
         return any(device.boot for device in self.volumes)
 
 
@@ -84,22 +84,22 @@ class MigrationRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Node:
-    """A live row of ``compute_nodes``; its uuid is its provider's."""
+    """A live row of ``compute_nodes``; its uuid is that of its provider in Placement."""
 
     cell: str
     host: str
     uuid: str
     used: Mapping[str, int | None]
-    """vcpus_used, memory_mb_used, local_gb_used, free_ram_mb, free_disk_gb, running_vms."""
+    """The columns vcpus_used, memory_mb_used, local_gb_used, free_ram_mb, free_disk_gb and running_vms."""
     memory_mb: int
     local_gb: int
     reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """Resource class → what the host keeps for itself, by its inventories in Placement."""
+    """The amount of each resource class that the host reserves for itself, by its inventories in Placement."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappingRow:
-    """Which cell the API database says that a server is in; None when it is not built yet."""
+    """The cell that the API database has for a server; None when the server is not built yet."""
 
     server: str
     cell: str | None
@@ -124,41 +124,41 @@ class MoveRow:
     delete_requested: bool
     old_flavor: Mapping[str, Any] | None
     new_flavor: Mapping[str, Any] | None
-    """Fields of Nova's Flavor object, as the move recorded them at its start; None before that or once it ended."""
+    """The fields of Nova's Flavor object as the move recorded them at its start; None before that and after its end."""
     profiles: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """Port → the profile of its binding, recorded likewise."""
+    """The profile of each port's binding, as the move recorded it at its start."""
     from_flavor: str = ""
     to_flavor: str = ""
-    """The flavors' names, or their flavorids, as the move was asked for."""
+    """The names or flavorids of both flavors, as the request for the move gave them."""
     error_code: str = ""
-    """Why it rests or has ended; empty when nothing was wrong."""
+    """The code of the error for which it rests or has ended; empty when there was none."""
     marked: bool = False
-    """Whether it has marked its server as being moved, so that it has written in the cell."""
+    """Whether it has written its task_state into the server's row."""
     recorded: bool = False
-    """Whether it has inserted its migration."""
+    """Whether it has inserted its row into ``migrations``."""
     keep_image: bool = False
     """Whether it keeps an image of each disk until its end."""
     return_host: str = ""
-    """The host that a revert under way brings its server to in the place of its dead source; empty in any other."""
+    """The host to which a revert under way brings the server instead of the dead source; empty when there is none."""
 
     @property
     def ended(self) -> bool:
-        """Whether no flow of it will ever run again."""
+        """Say whether no flow of it will ever run again."""
         return self.state in ENDED
 
     @property
     def between_cells(self) -> bool:
-        """Tell whether it leads from one cell into another, so that each may have rows of its server."""
+        """Say whether it leads from one cell into another, so that both may have rows of its server."""
         return self.dest_cell not in (None, self.source_cell)
 
     @property
     def stage(self) -> State:
-        """Its state; while it needs an operator, the one that it was parked from."""
+        """Return its state, or the state that it was in before, while it needs an operator."""
         return self.parked_from or State.RUNNING if self.state is State.NEEDS_OPERATOR else self.state
 
     @property
     def short(self) -> str:
-        """The letters of its id that commands take."""
+        """Return the first letters of its id, which commands take."""
         return self.id[:SHORT]
 
 
@@ -184,7 +184,7 @@ class StepRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntentRow:
-    """A cloud write of which nobody has seen the end: ``open`` or ``late``."""
+    """A write to a service whose end is not known; its state is ``open`` or ``late``."""
 
     move: str
     service: str
@@ -194,7 +194,7 @@ class IntentRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DebtRow:
-    """A clean-up that a host still owes, or owed until it was written off."""
+    """A clean-up that a host still owes, or owed until an operator wrote it off."""
 
     id: int
     host: str
@@ -202,9 +202,9 @@ class DebtRow:
     action: str
     written_off: bool = False
     kept: bool = False
-    """Whether it is the end of what the host keeps of the move's source for a time."""
+    """Whether it deletes, at its date, the source's disks that the host keeps for a time."""
     overdue: bool = False
-    """Whether that should have ended long ago."""
+    """Whether its date passed long ago."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,19 +214,19 @@ class PortView:
     id: str
     server: str
     bindings: Mapping[str, str]
-    """Host → ACTIVE or INACTIVE."""
+    """Maps each host that the port is bound to, to ACTIVE or INACTIVE."""
     profile: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Of the active binding, as the vnic type."""
+    """The profile of the active binding."""
     vnic_type: str = "normal"
     owner: str = "compute:nova"
-    """Its device_owner."""
+    """The port's device_owner."""
     resources: PortResources | None = None
-    """What it asks of Placement for itself."""
+    """What the port asks of Placement."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """A consumer of allocations; ``kind`` is its consumer type, a server's for one that Nova made without a type."""
+    """A consumer of allocations; ``kind`` is its type. A consumer without a type has a server's, as Nova makes them."""
 
     kind: str
     project: str
@@ -235,7 +235,7 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttachmentView:
-    """An attachment of a volume; ``host`` is None when it is exported to none or the service does not say where."""
+    """An attachment of a volume; ``host`` is None when it has no host, or Cinder does not name the host."""
 
     id: str
     volume: str
@@ -251,9 +251,9 @@ class ImageView:
     id: str
     name: str
     move: str
-    """Empty when Nova made it."""
+    """The move that made it; empty when Nova made it."""
     server: str = ""
-    """Whose root disk a shelve put into it; empty for what no shelve made."""
+    """The server whose root disk a shelve put into it; empty for an image that no shelve made."""
     status: str = ACTIVE
 
 
@@ -275,30 +275,30 @@ class Store:
     hosts: tuple[str, ...]
     path: str
     entries: tuple[Directory, ...]
-    """What any of the hosts sees in it."""
+    """The entries that any of the hosts sees in it."""
     own: Mapping[str, tuple[Directory, ...]] = dataclasses.field(default_factory=dict)
-    """Host → what that host sees in it, where each was asked; else all see the same."""
+    """The entries that each host sees in it, where the hosts were asked one by one; else all see the same."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostView:
-    """What a host's hypervisor really holds."""
+    """What a host's hypervisor really has."""
 
     host: str
     guests: tuple[Guest, ...]
     connections: frozenset[tuple[str, str]]
-    """(server, volume)."""
+    """Pairs of a server and a volume that is connected for it."""
     plugged: frozenset[tuple[str, str]]
-    """(server, port)."""
+    """Pairs of a server and a port whose interface is plugged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DiskDigest:
-    """What a disk holds that is set aside or kept; ``digest`` is empty when it was not read to its end yet."""
+    """The digest of a disk that is set aside or kept; it is empty while the disk was not yet read to its end."""
 
     host: str
     name: str
-    """Of its directory."""
+    """The name of the disk's directory."""
     disk: str
     digest: str
     read: int
@@ -307,17 +307,17 @@ class DiskDigest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandView:
-    """A command, a result or what a worker told of its progress, in ZooKeeper."""
+    """A node in ZooKeeper with a command, a result or the progress of a command."""
 
     host: str
     key: str
     folder: str
-    """commands, results or progress."""
+    """The node's folder: commands, results or progress."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unseen:
-    """A host, or a part of one, that could not be looked at."""
+    """A host, or a part of one, that could not be read."""
 
     host: str
     why: str
@@ -325,11 +325,11 @@ class Unseen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostsSeen:
-    """What was seen of the hosts, each of which is in ``hosts`` or in ``unseen``."""
+    """What was read of the hosts; each host is in ``hosts`` or in ``unseen``."""
 
     hosts: tuple[HostView, ...] = ()
     stores: tuple[Store, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     digests: tuple[DiskDigest, ...] = ()
     commands: tuple[CommandView, ...] = ()
-    """Empty in a lab, whose ZooKeeper ends with each command."""
+    """The nodes for workers; none in a lab, whose ZooKeeper ends with each command."""

@@ -1,4 +1,4 @@
-"""Running an audit: every check over one snapshot, and a second look at whatever was found."""
+"""Runs an audit: every check over one snapshot, and once more over a second one if anything was found."""
 
 from __future__ import annotations
 
@@ -51,10 +51,13 @@ CHECKS: Final[tuple[Check, ...]] = (
 
 
 ON_HOST: Final = frozenset({Kind.DISK, Kind.GUEST, Kind.CONNECTION, Kind.INTERFACE, Kind.ALLOCATION})
-"""What a debt may undo of which nothing else is known; of allocations only that they do not cover what is there."""
+"""The kinds of findings that a debt explains when its action is not in `TAKEN_AWAY`.
+
+Of allocations it explains only that something is on a host without an allocation.
+"""
 _DISKS: Final = frozenset({Kind.DISK, Kind.ALLOCATION})
 _WIRES: Final = frozenset({Kind.CONNECTION, Kind.INTERFACE})
-UNDONE: Final[dict[str, frozenset[Kind]]] = {
+TAKEN_AWAY: Final[dict[str, frozenset[Kind]]] = {
     "check_destination": _DISKS,
     "set_aside": _DISKS,
     "offer_disks": _DISKS,
@@ -68,15 +71,14 @@ UNDONE: Final[dict[str, frozenset[Kind]]] = {
     "start_guest": frozenset({Kind.GUEST, Kind.ALLOCATION}),
     "stop_guest": frozenset({Kind.GUEST}),
 }
-"""Action that a host owes → the kinds of finding that it takes away."""
+"""Maps each action that a host may owe to the kinds of findings that it removes."""
 
 
 def audit(sources: Sources) -> Report:
-    """Compare all books and say what contradicts; nothing is changed.
+    """Compare everything and report what contradicts; nothing is changed.
 
-    Raises what databases and services raise when they cannot be read.  Databases and hosts are not read at one
-    instant: a flow may begin or end meanwhile, of which the journal that was read before knows nothing.  So a finding
-    counts only when a second look finds it again.
+    Raises what databases and services raise when they cannot be read. They are not read at one instant: a flow may
+    begin or end after the journal was read. So a finding counts only when a second snapshot has it as well.
     """
     snapshot = take(sources)
     report = judge(snapshot)
@@ -85,27 +87,30 @@ def audit(sources: Sources) -> Report:
     later = take(sources)
     again = judge(later)
     stood = {_again(finding) for finding in report.findings}
-    # What could not be looked at twice was not compared, whatever kept either look from it.
+    # A host that is missing in one of the snapshots was not compared, whatever the reason was each time.
     gaps = {gap.host: gap for each in (snapshot, later) for gap in hosts.check(each)}
     found = [finding for finding in again.findings if _again(finding) in stood]
     return Report(unique(iter({*found, *gaps.values()})), again.noted, again.counted)
 
 
 def _again(finding: Finding) -> Hashable:
-    """By what a second look knows it: of a guest that runs twice by nothing that a move changes meanwhile."""
+    """Return the key by which a finding is the same in both snapshots.
+
+    For a guest that runs twice the key leaves out what a move may change meanwhile.
+    """
     twice = finding.kind is Kind.GUEST and "," in finding.host
     return (finding.subject, finding.host) if twice else finding
 
 
 def judge(snapshot: Snapshot) -> Report:
-    """What every check finds in the snapshot, with what debts explain set apart."""
+    """Run every check over the snapshot; findings that a debt explains are only noted."""
     found = unique(gently(snapshot, finding) for check in CHECKS for finding in check(snapshot))
     owed = {
         (debt.host, known, kind)
         for debt in snapshot.debts
         if not debt.kept and (not debt.written_off or debt.host in snapshot.down)
         for known in (debt.move, snapshot.move_by_id[debt.move].server)
-        for kind in UNDONE.get(debt.action, ON_HOST)
+        for kind in TAKEN_AWAY.get(debt.action, ON_HOST)
     }
     explained = [each for each in found if _is_owed(each, owed)]
     findings = tuple(each for each in found if each not in explained)
@@ -114,8 +119,8 @@ def judge(snapshot: Snapshot) -> Report:
 
 
 def _is_owed(finding: Finding, owed: set[tuple[str, str, Kind]]) -> bool:
-    """A debt explains what it undoes on its host, and never a guest that runs."""
-    # What lay on a host before the move bears no mark of it.
+    """Say whether a debt explains the finding: the debt will remove it from its host. A running guest is never owed."""
+    # What was on a host before the move does not name the move.
     known = finding.move or finding.server
     return finding.owable and any((host, known, finding.kind) in owed for host in finding.host.split(","))
 

@@ -1,4 +1,4 @@
-"""All that an audit knows, read once; and how each server stands, which decides what it should hold."""
+"""Holds all that an audit has read, and how each server stands, which decides what it should have."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.workers.hypervisors.guests_log import Overlap
 
 Amounts = Mapping[str, int]
-"""Resource class → amount, MEMORY_MB in MiB, DISK_GB in GiB."""
+"""Maps resource classes to amounts, MEMORY_MB in MiB and DISK_GB in GiB."""
 
 
 class Phase(enum.StrEnum):
-    """How exactly one can say what a server holds."""
+    """The phase of a server's move, which decides how exactly is known what the server should have."""
 
     REST = "rest"
-    """No move holds anything of it: one host, one of each."""
+    """No move is open: the server is on one host, with one allocation, one binding for each port and so on."""
     VERIFYING = "verifying"
-    """Exactly what Nova has in VERIFY_RESIZE."""
+    """The server waits for its confirm or revert, and has exactly what Nova has in VERIFY_RESIZE."""
     MOVING = "moving"
-    """A flow is under way, or was parked in its middle: whatever some step of it explains."""
+    """A flow is under way or is parked: the server may have whatever one of the flow's steps explains."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """One server with its open move, if any."""
+    """How one server stands: its row and its open move, if it has one."""
 
     server: str
     row: ServerRow | None
-    """The row that its mapping leads to, or the only one; None when the server is gone."""
+    """The row in the cell that it is mapped to, or its only row; None when the server is deleted."""
     move: MoveRow | None
     phase: Phase
 
     @property
     def name(self) -> str:
-        """What operators call it."""
+        """Return the server's name."""
         if self.row is not None and self.row.name:
             return self.row.name
         return self.move.server_name if self.move is not None else self.server
 
     @property
     def host(self) -> str | None:
-        """Where it lives by its row."""
+        """Return the host in its row."""
         return self.row.host if self.row is not None else None
 
     @property
     def cell(self) -> str:
-        """The cell that has its row; empty when it has none."""
+        """Return the cell of its row; empty when it has none."""
         return self.row.cell if self.row is not None else ""
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Every host that may hold something of it."""
+        """Return every host that may have something of it."""
         found = {self.host}
         if self.move is not None and self.phase is not Phase.REST:
             found |= {self.move.source_host, self.move.dest_host, self.move.return_host}
@@ -86,12 +86,12 @@ class Standing:
 
     @property
     def move_id(self) -> str:
-        """Its open move's id, or nothing."""
+        """Return the id of its open move; empty when there is none."""
         return self.move.id if self.move is not None else ""
 
     @property
-    def going(self) -> bool:
-        """Whether it is being deleted, so that what it holds may be gone already."""
+    def is_being_deleted(self) -> bool:
+        """Say whether it is being deleted, so that what it had may be gone already."""
         if self.row is None:
             return True
         deleting = self.row.task_state == TaskState.DELETING and self.move is not None
@@ -99,13 +99,13 @@ class Standing:
 
     @property
     def placed(self) -> bool:
-        """Whether it lives on a host: neither being built nor shelved away nor lost before it got one."""
+        """Say whether it is on a host: not being built, not shelved and offloaded, not failed before it got a host."""
         row = self.row
         return row is not None and bool(row.host) and row.vm_state != VmState.BUILDING and not self.offloaded
 
     @property
     def offloaded(self) -> bool:
-        """Whether it is shelved and on no host, and nobody, Nova included, is bringing it back."""
+        """Say whether it is shelved and on no host, and neither Droveway nor Nova is unshelving it."""
         row = self.row
         return (
             row is not None
@@ -116,7 +116,7 @@ class Standing:
 
     @property
     def shelving(self) -> bool:
-        """Whether its move leads to or from no host, so that at some points of it no host has anything of it."""
+        """Say whether its move is a shelve or an unshelve, in which for a time no host has anything of the server."""
         return (
             self.move is not None
             and not kinds.of(self.move.kind).has_migration
@@ -126,7 +126,7 @@ class Standing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What the databases, the cloud's services and the hosts said."""
+    """All that the databases, the services and the hosts said."""
 
     cells: tuple[str, ...]
     servers: tuple[ServerRow, ...]
@@ -134,58 +134,58 @@ class Snapshot:
     nodes: tuple[Node, ...]
     mappings: tuple[MappingRow, ...]
     requests: Mapping[str, str]
-    """Server → flavorid in its request spec; empty when the spec cannot be read."""
+    """The flavorid in each server's request spec; empty when the spec cannot be read."""
     moves: tuple[MoveRow, ...]
     flows: tuple[FlowRow, ...]
     open_steps: tuple[StepRow, ...]
     begun: frozenset[str]
-    """Flows of which some step has run."""
+    """The flows that have run at least one step."""
     intents: tuple[IntentRow, ...]
     debts: tuple[DebtRow, ...]
-    """Those that were written off among them: they explain what is found on a host for as long as it is down."""
+    """All debts. Those that were written off explain findings for as long as their host is declared down."""
     providers: Mapping[str, str | None]
-    """Provider → its parent."""
+    """The parent of each provider."""
     allocations: Mapping[str, Mapping[str, Amounts]]
-    """Consumer → provider → amounts, of all consumers that hold something."""
+    """The amounts that each consumer has of each provider."""
     ports: tuple[PortView, ...]
-    tells_asked: bool
-    """Whether Neutron tells what ports ask of Placement."""
+    shows_requests: bool
+    """Whether Neutron shows what ports ask of Placement."""
     attachments: tuple[AttachmentView, ...]
     images: tuple[ImageView, ...] | None
-    """None where nobody says how the image service is reached, so that nothing is known of any."""
+    """The images; None when the configuration does not name the image service, so that none are known."""
     hosts: tuple[HostView, ...]
     stores: tuple[Store, ...]
     overlaps: tuple[Overlap, ...]
-    """What the guests' log says against "no server ever runs twice"."""
+    """The times at which a server ran twice, by the log of a lab's guests."""
     unseen: tuple[Unseen, ...]
     consumers: Mapping[str, Consumer] = dataclasses.field(default_factory=dict)
-    """Of the consumers that are a server or a move, whose they are."""
+    """The type, project and user of the consumers that are a server or a move."""
     digests: tuple[DiskDigest, ...] = ()
     checksums: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
-    """(Move, disk) → the digest of what the move set aside, as it was copied."""
+    """Maps (move, disk) to the digest that the copy made of a disk which the move then set aside."""
     commands: tuple[CommandView, ...] = ()
-    lacking: frozenset[str] = frozenset()
-    """The moves that are done and of which no cell of their servers has Nova's action."""
-    unfinished: frozenset[str] = frozenset()
-    """The moves that were undone and whose action has not failed in the cell of their servers."""
+    without_action: frozenset[str] = frozenset()
+    """The moves that are done and that have no instance action in any cell."""
+    without_failed_action: frozenset[str] = frozenset()
+    """The moves that were undone and whose instance action is not marked as failed."""
     claimed: frozenset[str] = frozenset()
-    """The moves whose claim was never given back: a conductor runs them, or has to clear up after them."""
+    """The moves whose claim was not given back: a conductor runs them, or has to clean up after them."""
     down: frozenset[str] = frozenset()
-    """Hosts that somebody declared to be off."""
+    """The hosts that are declared down."""
 
     @functools.cached_property
     def move_by_id(self) -> dict[str, MoveRow]:
-        """Every move."""
+        """Return every move by its id."""
         return {move.id: move for move in self.moves}
 
     @functools.cached_property
     def open_moves(self) -> dict[str, MoveRow]:
-        """The move of each server that has one which has not ended."""
+        """Return the open move of each server that has one."""
         return {move.server: move for move in self.moves if not move.ended}
 
     @functools.cached_property
     def last_moves(self) -> dict[str, MoveRow]:
-        """Find the last move of each server that wrote in its cell, or may yet."""
+        """Return the last move of each server that has written in its cell, or may still write."""
         return {
             move.server: move
             for move in self.moves
@@ -194,7 +194,7 @@ class Snapshot:
 
     @functools.cached_property
     def rows_of(self) -> dict[str, list[ServerRow]]:
-        """The live rows of each server, over all cells."""
+        """Return the live rows of each server in all cells."""
         found: dict[str, list[ServerRow]] = {}
         for row in self.servers:
             found.setdefault(row.uuid, []).append(row)
@@ -202,28 +202,28 @@ class Snapshot:
 
     @functools.cached_property
     def standings(self) -> dict[str, Standing]:
-        """How each server stands that is alive or has an open move."""
+        """Return how each server stands that exists or has an open move."""
         return {server: self._standing(server) for server in sorted({*self.rows_of, *self.open_moves})}
 
     @functools.cached_property
     def host_of_node(self) -> dict[str, str]:
-        """The host of each compute node's provider."""
+        """Return the host of each compute node's provider."""
         return {node.uuid: node.host for node in self.nodes}
 
     @functools.cached_property
     def migration_of(self) -> dict[str, MigrationRow]:
-        """Find the migration row of each move by the uuid that they share; of two copies, the mapped cell's."""
+        """Return the migration row with each move's uuid; of two copies, that in the cell the server is mapped to."""
         cells = {mapping.server: mapping.cell for mapping in self.mappings}
         rows = sorted(self.migrations, key=lambda row: row.cell == cells.get(row.server))
         return {row.uuid: row for row in rows}
 
     @functools.cached_property
     def seen_hosts(self) -> frozenset[str]:
-        """The hosts whose hypervisor answered."""
+        """Return the hosts whose hypervisor answered."""
         return frozenset(view.host for view in self.hosts)
 
     def host_of(self, provider: str) -> str | None:
-        """The host in whose tree the provider is; None for one that is no host's."""
+        """Return the host in whose tree the provider is; None when it is in no host's tree."""
         return self.host_of_node.get(self.root_of(provider))
 
     def root_of(self, provider: str) -> str:
@@ -234,7 +234,7 @@ class Snapshot:
         return root
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
-        """Host → amounts that the consumer holds in the host's tree; providers of no host are left out."""
+        """Return the amounts that the consumer has in each host's tree; providers in no host's tree are left out."""
         found: dict[str, dict[str, int]] = {}
         for provider, amounts in self.allocations.get(consumer, {}).items():
             host = self.host_of(provider)
@@ -246,32 +246,32 @@ class Snapshot:
         return found
 
     def entries(self) -> Iterator[tuple[Store, Directory]]:
-        """Every entry of every instances directory."""
+        """Yield every entry of every instances directory."""
         for store in self.stores:
             for entry in store.entries:
                 yield store, entry
 
     def store_of(self, host: str) -> Store | None:
-        """The host's instances directory, unless it could not be looked at."""
+        """Return the host's instances directory; None when it could not be read."""
         return next((store for store in self.stores if host in store.hosts), None)
 
     def unread(self, host: str | None) -> bool:
-        """Whether nobody could look which instances directory the host uses: it may share any."""
+        """Say whether the host's instances directory could not be read, so that it may be any other host's too."""
         return bool(host) and host not in self.seen_hosts and self.store_of(str(host)) is None
 
     def may_use(self, host: str | None, store: Store) -> bool:
-        """Whether the host uses this instances directory, for all that could be seen."""
+        """Say whether the host uses, or may use, this instances directory."""
         return host in store.hosts or self.unread(host)
 
     def has_image(self, standing: Standing) -> bool:
-        """Whether the image that a shelved server's rows name is whole, for all that was seen; a volume needs none."""
+        """Say whether the image that a shelved server's row names is or may be whole; a volume needs no image."""
         row = standing.row
         if row is None or row.from_volume or self.images is None:
             return True
         return any(image.id == row.shelved_image and image.status == ACTIVE for image in self.images)
 
     def counted(self) -> dict[str, int]:
-        """How many of each were compared."""
+        """Return how many of each kind of thing were compared."""
         return {
             "servers": len(self.rows_of),
             "moves": len(self.moves),

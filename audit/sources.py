@@ -1,4 +1,4 @@
-"""Where an audit reads."""
+"""Reads everything that an audit compares, once."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _OVER: Final = (State.DONE, *UNDONE)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sources:
-    """The databases, the cloud's services and the hosts of one Droveway."""
+    """The databases, the services and the hosts of one installation."""
 
     api: Database
     cells: Cells
     journal: Database
     cloud: Cloud
-    """Images are not compared where it has no image service."""
+    """The services; images are not compared when there is no image service."""
     read_hosts: Callable[[], HostsSeen]
-    """Looks at what the hosts hold, see `droveway.audit.read.hosts`."""
+    """Reads what the hosts have, see `droveway.audit.read.hosts`."""
     guests_log: Path | None = None
-    """The log of all sandbox guests, where there is one."""
+    """The log of all sandbox guests; None outside labs."""
 
 
 def take(sources: Sources) -> Snapshot:
     """Read everything once; raises what databases and services raise when they cannot be read.
 
-    A host that cannot be looked at is recorded as unseen.  The journal is read first: what a move did after that is
-    explained by its flow being under way.
+    A host that cannot be read is recorded as unseen. The journal is read first, so that an open flow explains what its
+    move does while the rest is read.
     """
     with sources.journal.read() as session:
         moves = read_journal.moves(session)
@@ -56,8 +56,8 @@ def take(sources: Sources) -> Snapshot:
     with sources.api.read() as session:
         mappings, requests = read_nova.mappings(session), read_nova.requests(session)
     asked = _asked(moves, flows)
-    lacking = {move.id for move in asked.values() if move.state is State.DONE}
-    unfinished: set[str] = set()
+    without_action = {move.id for move in asked.values() if move.state is State.DONE}
+    without_failed_action: set[str] = set()
     servers: list[ServerRow] = []
     migrations: list[MigrationRow] = []
     nodes: list[Node] = []
@@ -69,8 +69,8 @@ def take(sources: Sources) -> Snapshot:
             there = {row.uuid for row in found}
             mine = {request for request, move in asked.items() if move.server in there}
             actions = read_nova.actions(session, mine)
-            lacking -= {asked[request].id for request in actions}
-            unfinished |= {asked[request].id for request, failed in actions.items() if not failed}
+            without_action -= {asked[request].id for request in actions}
+            without_failed_action |= {asked[request].id for request, failed in actions.items() if not failed}
             migrations += read_nova.migrations(session, name)
             nodes += read_nova.nodes(session, name)
             down |= read_nova.down(session)
@@ -103,7 +103,7 @@ def take(sources: Sources) -> Snapshot:
             cloud.placement, allocations.keys() & {*(row.uuid for row in servers), *(move.id for move in moves)}
         ),
         ports=ports,
-        tells_asked=any(port.resources for port in ports) or cloud.network.has_extension(RESOURCE_REQUEST),
+        shows_requests=any(port.resources for port in ports) or cloud.network.has_extension(RESOURCE_REQUEST),
         attachments=read_services.attachments(cloud.volumes),
         images=None
         if cloud.images is None
@@ -118,19 +118,22 @@ def take(sources: Sources) -> Snapshot:
         checksums=checksums,
         commands=seen.commands,
         claimed=claimed,
-        lacking=frozenset(lacking),
-        unfinished=frozenset(unfinished - {move.id for move in moves if move.state is State.DONE}),
+        without_action=frozenset(without_action),
+        without_failed_action=frozenset(
+            without_failed_action - {move.id for move in moves if move.state is State.DONE}
+        ),
         down=down,
     )
 
 
 def _asked(moves: Iterable[MoveRow], flows: Iterable[FlowRow]) -> dict[str, MoveRow]:
-    """Return Nova's request id → the move, of each server's last one where that has no migration and is over."""
+    """Map Nova's request ids to moves: each server's last move, if it has ended and is known by its action alone."""
     last = {move.server: move for move in moves}
-    over = {move.id: move for move in last.values() if move.state in _OVER and _has_actions_alone(move.kind)}
+    over = {move.id: move for move in last.values() if move.state in _OVER and _is_known_by_its_action(move.kind)}
     return {f"req-{flow.uuid}": over[flow.move] for flow in flows if flow.move in over}
 
 
-def _has_actions_alone(kind: str) -> bool:
+def _is_known_by_its_action(kind: str) -> bool:
+    """Say whether such a move leaves an instance action and no migration, so that only the action shows its end."""
     record = kinds.of(kind)
     return not record.has_migration and record.leaves_known_rows

@@ -1,4 +1,4 @@
-"""Checks one snapshot, a subject a module: each compares records and yields findings.
+"""Checks one snapshot; each module has one subject, compares the records of it, and yields findings.
 
-Nothing here reads anything but the snapshot, and nothing is changed.
+The checks read the snapshot alone and change nothing.
 """

@@ -1,4 +1,4 @@
-"""Allocations: who holds what on which host, compared with the servers, their flavors and their moves."""
+"""Compares Placement's allocations with the servers, their flavors and their moves."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from droveway.printable import SHORT
 _COMPARED: Final = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 _OVERRIDE: Final = "resources:"
 Held = Mapping[str, Amounts]
-"""Host → amounts."""
+"""Maps each host to amounts of resource classes."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Orphans; doubled, missing and wrong allocations; hosts that hold more of a server than Placement knows."""
+    """Find orphaned, doubled, missing and wrong allocations, and hosts with more of a server than Placement knows."""
     yield from _orphans(snapshot)
     for standing in snapshot.standings.values():
         yield from _server(snapshot, standing)
 
 
 def amounts_of(flavor: Mapping[str, Any], *, from_volume: bool) -> dict[str, int]:
-    """What a server of this flavor (fields of Nova's Flavor object) holds; classes of amount 0 are left out."""
+    """Return the amounts for a server of this flavor (fields of Nova's Flavor object), without those that are 0."""
     swap = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB)
     root = 0 if from_volume else flavor["root_gb"]
     specs = flavor.get("extra_specs") or {}
@@ -73,8 +73,8 @@ def _orphans(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _server(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
     held = snapshot.held(standing.server)
-    if standing.phase is not Phase.MOVING and not standing.going:
-        # What ports hold is compared provider by provider, wherever it is.
+    if standing.phase is not Phase.MOVING and not standing.is_being_deleted:
+        # `guaranteed` compares the allocations for ports, provider by provider.
         held = {host: amounts for host, amounts in held.items() if not all(map(of_ports, amounts))}
     doubled = len(held) > 1
     if doubled:
@@ -116,19 +116,20 @@ def _at_rest(standing: Standing) -> Held:
 
 
 def _explained(standing: Standing, move: MoveRow) -> Iterator[tuple[Held, Held]]:
-    """What server and migration may hold now, as pairs; nothing when the flavors cannot be read."""
+    """Yield the allocations that server and migration may have now, as pairs; none when the flavors cannot be read."""
     row = standing.row
-    if standing.going:
+    if standing.is_being_deleted:
         yield {}, {}
     current = row.flavors.get("cur") if row is not None else None
     if row is None or current is None:
         return
     if standing.shelving:
-        # A shelve gives its host's share up and an unshelve takes it; neither has a consumer of its own.
+        # A shelve and an unshelve have no consumer of their own: the server's allocation is deleted, or made anew.
         yield {}, {}
         yield from ((_on(host, current, from_volume=row.from_volume), {}) for host in sorted(standing.hosts))
         return
-    # The claim precedes the row that names the new flavor, and the last step clears both: then the journal knows.
+    # The allocation is made before the row names the old and the new flavor, and the last step removes these from the
+    # row. Without them the journal has the flavors.
     old = row.flavors.get("old") or move.old_flavor or current
     new = row.flavors.get("new") or move.new_flavor
     destination = _on(move.dest_host, new, from_volume=row.from_volume)
@@ -147,13 +148,13 @@ def _on(host: str | None, flavor: Mapping[str, Any] | None, *, from_volume: bool
 
 
 def _not_covered(snapshot: Snapshot, standing: Standing, move: MoveRow) -> Iterator[Finding]:
-    """Hosts on which more of the server lies than Placement knows of: another server may be sent there."""
+    """Find hosts that have something of the server without an allocation: another server may be sent there."""
     covered = {*snapshot.held(standing.server), *snapshot.held(move.id)}
     if move.return_host:
-        # It is dead, and deletes what it has before it takes anything once it is back.
+        # The source is dead. When it is back, it deletes its copy before it takes any server.
         covered.add(move.source_host)
     for host in sorted(_really_on(snapshot, standing.server) - covered):
-        if standing.going:
+        if standing.is_being_deleted:
             continue
         yield _finding(
             standing.server,
@@ -168,11 +169,11 @@ def _not_covered(snapshot: Snapshot, standing: Standing, move: MoveRow) -> Itera
 
 
 def _really_on(snapshot: Snapshot, server: str) -> set[str]:
-    """The hosts that have the server's guest or a directory of it; who wrote into a shared directory, nobody sees."""
+    """Return the hosts that have the server's guest, or a directory of it that no other host shares."""
     found = {view.host for view in snapshot.hosts if any(guest.server == server for guest in view.guests)}
     standing = snapshot.standings.get(server)
     if standing is not None and any(map(snapshot.unread, standing.hosts)):
-        # One of them may share any directory that others told of.
+        # A host that could not be read may share the directory of any other host.
         return found
     for store, entry in snapshot.entries():
         if len(store.hosts) == 1 and entry.name.startswith(server):
@@ -214,7 +215,7 @@ def _text(held: Held) -> str:
 
 
 def _one(hosts: Iterable[str]) -> str:
-    """The host when it is one, else nothing."""
+    """Return the host when there is just one, else an empty string."""
     found = list(hosts)
     return found[0] if len(found) == 1 else ""
 
@@ -227,7 +228,8 @@ def _mend_of(standing: Standing) -> str:
     if standing.move is not None and standing.phase is Phase.MOVING:
         return f"droveway move retry {standing.move.short}"
     if standing.move is not None and standing.phase is Phase.VERIFYING:
-        # Nova's own healing knows nothing of the migration's consumer, which holds the source for a revert.
+        # Nova's heal_allocations does not know the migration's consumer, which has the source's allocation for a
+        # revert.
         return f"droveway move settle {standing.move.short} --cell placement --reason TEXT"
     return f"nova-manage placement heal_allocations --instance {standing.server} --force"
 

@@ -1,6 +1,6 @@
-"""Servers whose rows do not tell how their last move ended: a cell's or the API database was put back from a copy.
+"""Finds servers whose rows are older than the end of their last move, since a database was put back from a copy.
 
-What hosts and services hold of such a server is right, and its rows are not.  So no mend may go by the rows.
+What hosts and services have of such a server is right, and its rows are wrong. So no mend may follow the rows.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
 
 PUT_BACK: Final = "cell-put-back"
-"""The code with which a move rests whose step found its rows put back."""
+"""The error code of a move whose step found that its rows were put back from a copy."""
 
 _AT_DESTINATION: Final = (State.VERIFYING, State.DONE)
 _KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *UNDONE)
-"""Where the journal knows what the rows should be."""
+"""The states of a move in which the journal knows what the rows should be."""
 _NOT_OURS: Final = frozenset({"evacuated", "left-as-is", "deleted", "server-deleted"})
-"""Codes of moves that ended where they stood, so that the journal does not know what their server is."""
+"""The error codes of moves that ended halfway, so that the journal does not know how their server was left."""
 _TASKS: Final = RESIZING | {TaskState.RESIZE_REVERTING}
 SHELVING: Final = frozenset({None, TaskState.SHELVING, TaskState.SHELVING_OFFLOADING, TaskState.UNSHELVING})
-"""The tasks that a shelve or an unshelve leaves in the middle, and none."""
+"""The task_states that a server may have in the middle of a shelve or an unshelve; None is one of them."""
 _FORWARD: Final = frozenset({MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING})
 
 
 API: Final = "api"
-"""How `move settle` calls Nova's API database."""
+"""The name of Nova's API database for `move settle`."""
 
 
 class Behind(NamedTuple):
-    """The last move of a server, and which database is of a time before its end."""
+    """The last move of a server, and the database that was put back to a time before its end."""
 
     move: MoveRow
     where: str
-    """A cell or `API`: the first to be written where there are several.  Empty where the move's own page tells."""
+    """A cell or `API`: the first one to be written, when there are several. Empty when `move show` names it."""
     is_lost: bool = False
     """Whether the server has no rows at all any more."""
 
     @property
     def mend(self) -> str:
-        """Return the command that writes there what the move left, or shows it where it may be another's."""
+        """Return the command that writes what the move left, or shows the move when Nova may have changed the rows."""
         if self.is_lost:
             return f"droveway move show {self.move.short}, then put back a newer copy of the cell's database"
         if not self.where:
@@ -52,7 +52,7 @@ class Behind(NamedTuple):
 
 
 def of(snapshot: Snapshot, server: str) -> Behind | None:
-    """Return the server's last move where rows are of a time before its end; None for any other server."""
+    """Return the server's last move when its rows are older than the end of that move; None for any other server."""
     standing = snapshot.standings.get(server)
     move = snapshot.last_moves.get(server)
     if move is None or move.delete_requested or kinds.of(move.kind).deletes:
@@ -65,7 +65,7 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     if move.state is State.NEEDS_OPERATOR:
         alone = kind.has_migration and not kind.crosses_cells
         return Behind(move, move.source_cell if alone else "") if move.error_code == PUT_BACK else None
-    if move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.going:
+    if move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.is_being_deleted:
         return None
     if not kind.has_migration:
         return _of_shelving(snapshot, standing, standing.row, move)
@@ -83,7 +83,7 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
 
 
 def _is_lost(snapshot: Snapshot, server: str) -> bool:
-    """Tell whether a server that nobody deleted has no rows, in the cell that it is mapped to or in another one."""
+    """Say whether a server that was not deleted has no rows, in the cell that it is mapped to or in another one."""
     if server in snapshot.rows_of:
         return False
     mapped = next((mapping for mapping in snapshot.mappings if mapping.server == server), None)
@@ -91,7 +91,10 @@ def _is_lost(snapshot: Snapshot, server: str) -> bool:
 
 
 def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: MoveRow) -> Behind | None:
-    """Return the same of a move without a migration; once that is over the cell of its server has the only copy."""
+    """Return the last move, a shelve or an unshelve, when the rows are older than its end; None when they are not.
+
+    Such a move has no migration. Once it has ended, only one cell has rows of the server.
+    """
     if row.broken or move.id in snapshot.claimed:
         return None
     if _is_shelving_behind(snapshot, standing, move):
@@ -100,7 +103,7 @@ def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: M
         each.server == row.uuid and each.uuid not in snapshot.move_by_id and each.status not in ENDED_MIGRATIONS
         for each in snapshot.migrations
     ):
-        # The second copy is Nova's own: it moves the server between cells.
+        # Nova moves the server between cells, and the second copy is Nova's.
         return None
     ends = (move.source_cell, move.dest_cell)
     copies = [each for each in snapshot.rows_of[row.uuid] if each is not row and each.cell in ends]
@@ -108,24 +111,26 @@ def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: M
 
 
 def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -> bool:
-    """Tell whether the rows are of the middle of a shelve or an unshelve that is over.
+    """Say whether the rows are from the middle of a shelve or an unshelve that has ended.
 
-    Nova makes no migration of one, so that a task alone may be its own, and proves nothing.  The fence of a flow that
-    nobody runs does, and an action that is not there any more, since Nova removes it with its server alone, or that
-    has not failed though its move has.
+    A task_state alone proves nothing, since a shelve of Nova's sets the same ones. Each of these proves it:
+
+    * the rows have the fence of a flow that no conductor runs;
+    * Nova's instance action for the move is missing, which Nova only deletes together with the server;
+    * the move failed, and its instance action has not.
     """
     row = standing.row
     if row is None or row.task_state not in SHELVING or row.cell not in (move.source_cell, move.dest_cell):
         return False
-    if row.fence is not None or move.id in snapshot.lacking:
+    if row.fence is not None or move.id in snapshot.without_action:
         return True
     if row.task_state is not None:
-        return move.id in snapshot.unfinished
+        return move.id in snapshot.without_failed_action
     if not standing.offloaded:
         return False
-    # Of a server on no host: one that leads to a host is of a Cinder that was put back.
+    # The server is on no host. So an attachment with a host shows that Cinder was put back, not the cell.
     held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid and each.host is None}
-    # Another attachment of the volume was made since, and the rows have to name it.
+    # The volume has a newer attachment, which the rows should name.
     return any(
         device.attachment is not None and device.attachment not in held and device.volume in held.values()
         for device in row.volumes
@@ -135,7 +140,7 @@ def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -
 def _of_two(
     snapshot: Snapshot, move: MoveRow, rows: Mapping[str, ServerRow], migrations: Mapping[str, MigrationRow]
 ) -> str:
-    """Name the database of a move between cells that is behind; empty for none, and where nobody knows."""
+    """Return which database of a move between cells is older than its end; empty for none, and when it is not known."""
     home, beside = move.source_cell, move.dest_cell or ""
     if move.state in _AT_DESTINATION:
         home, beside = beside, home
@@ -145,7 +150,7 @@ def _of_two(
     waits = move.state is State.VERIFYING
     row, copy = rows.get(home), rows.get(beside)
     if row is None:
-        # Only while it waits there is another copy of which this one can be made anew.
+        # Lost rows can be made anew from the other cell's copy, which exists only while the move waits.
         return home if waits else ""
     if row.hidden or _is_behind(row, move, migrations.get(home)):
         return home
@@ -157,17 +162,17 @@ def _of_two(
 
 
 def _is_left_behind(copy: ServerRow, migration: MigrationRow | None) -> bool:
-    """Tell whether a copy is the hidden one that a server has where it came from, while it waits in another cell."""
+    """Say whether a row is the hidden copy in the cell that the server left, while the server waits in another cell."""
     return bool(copy.hidden) and migration is not None and migration.status == MigrationStatus.POST_MIGRATING
 
 
 def _is_where_it_was(row: ServerRow, move: MoveRow) -> bool:
-    """Tell whether the row names a host of the move, and nobody but the move is at work on the server."""
+    """Say whether the row names a host of the move and has no task but the move's own."""
     return row.host in (move.source_host, move.dest_host) and (row.task_state is None or row.task_state in _TASKS)
 
 
 def _moved_since(snapshot: Snapshot, server: str, migration: MigrationRow | None) -> bool:
-    """Tell whether Nova has moved the server since, as far as the cell's own numbers say."""
+    """Say whether Nova has moved the server since, as far as the ids of the cell's migrations say."""
     return migration is not None and any(
         row.id > migration.id and row.uuid not in snapshot.move_by_id
         for row in snapshot.migrations
@@ -181,13 +186,13 @@ def _is_behind(row: ServerRow, move: MoveRow, migration: MigrationRow | None) ->
     if move.state in UNDONE and row.task_state in _TASKS:
         return True
     if migration is None:
-        # A move that was undone before it inserted one has none.
+        # A move that was undone early has inserted no migration.
         return move.recorded or move.state not in UNDONE
     return migration.status not in ENDED_MIGRATIONS and not _is_as_left(row, move)
 
 
 def _is_as_left(row: ServerRow, move: MoveRow) -> bool:
-    """Tell whether the server's own rows are those that the end of the move wrote, whatever its migration says."""
+    """Say whether the server's own rows are those that the end of the move wrote, whatever the migration's row says."""
     arrived = move.state in _AT_DESTINATION
     traces = (row.flavors.get("old"), row.flavors.get("new"), row.context, row.old_vm_state)
     present = row.flavors.get("cur") or {}

@@ -1,4 +1,4 @@
-"""Port bindings: a port of a server at rest is bound to one host, the server's."""
+"""Compares port bindings with the hosts of servers: a port of a server at rest is bound to the server's host alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _CURL: Final = "curl -X {verb} -H x-auth-token:$TOKEN $NEUTRON/v2.0/ports/{port}
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Ports of no server; unbound ports; bindings that are missing, extra, left INACTIVE or on a wrong host."""
+    """Find ports of no server, unbound ports, and bindings that are missing, extra, INACTIVE or on a wrong host."""
     for port in snapshot.ports:
         standing = snapshot.standings.get(port.server)
-        if standing is not None and not standing.going:
+        if standing is not None and not standing.is_being_deleted:
             yield from _described(port, standing)
         if standing is None:
             yield Finding(
@@ -39,7 +39,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
-    """What Neutron keeps of the port beside its bindings: a move brings profile and vnic type along as they were."""
+    """Find ports whose device_owner, profile or vnic type is not what a move should have left."""
     host = standing.host or ""
     move = standing.move if standing.phase is not Phase.REST else None
     if not port.owner.startswith(COMPUTE_OWNER):
@@ -58,7 +58,7 @@ def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
 
 
 def _brought_along(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a move brings along: all but who gives what the port asks for, which differs from host to host."""
+    """Return the profile without the providers of the port's resources, which differ from host to host."""
     return {name: value for name, value in profile.items() if name != "allocation"}
 
 
@@ -92,16 +92,16 @@ def _at_rest(port: PortView, standing: Standing) -> Iterator[Finding]:
             host,
             f"should be bound to {host}, where {standing.name} lives, and is {_text(port.bindings)}",
         )
-        # Neutron binds no port by its host alone where the port has an inactive binding there.
+        # Where the port has an inactive binding on the host, setting the host alone fails in Neutron.
         yield found if status is None else dataclasses.replace(found, mend=_activation(port, host))
     for other in sorted(port.bindings.keys() - {host}):
-        # Only a binding beside the right one is left over; where the right one is missing, the port is bound wrongly.
+        # Without the right binding this one is not left over: the port is bound to the wrong host.
         if status == ACTIVE:
             yield _left(port, standing, other, f"{standing.name} lives on {host}")
 
 
 def _moving(port: PortView, standing: Standing) -> Iterator[Finding]:
-    if standing.going:
+    if standing.is_being_deleted:
         return
     active = sorted(host for host, status in port.bindings.items() if status == ACTIVE)
     if len(active) > 1 or (not active and not standing.shelving):

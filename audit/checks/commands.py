@@ -1,4 +1,4 @@
-"""What lies in ZooKeeper for workers: commands, results and progress of flows that run, and nothing else."""
+"""Checks that the commands, results and progress in ZooKeeper belong to flows that run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _DEBT: Final = ".debt-"
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Nodes that belong to no flow under way, no debt and no question: a worker would carry them out, or keep them."""
+    """Find nodes that belong to no running flow, no debt and no question about the health of a waiting guest.
+
+    A worker would carry out such a command, or never remove such a result.
+    """
     flows = {flow.uuid: flow for flow in snapshot.flows}
     owing = {(debt.move, debt.host) for debt in snapshot.debts if not debt.written_off}
     for node in snapshot.commands:
@@ -33,7 +36,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         elif (
             flow.ended
             and not (_DEBT in node.key and (flow.move, node.host) in owing)
-            # Who has not given its claim back may be about to take it away.
+            # A conductor that still has its claim may be about to delete the node.
             and flow.move not in snapshot.claimed
         ):
             yield _finding(node, f"its {flow.kind} flow has ended", flow.move)

@@ -1,4 +1,4 @@
-"""Volumes connected and interfaces plugged on the hosts: only where a server lives, and all of them where it runs."""
+"""Compares the connected volumes and plugged interfaces of hosts with the servers that are on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PORT: Final = _Sort(Kind.INTERFACE, "interface of port", "plugged")
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Connections and interfaces that are left over, and those that a running guest lacks."""
+    """Find connections and interfaces that are left over, and those that a running guest lacks."""
     volumes = {
         standing.server: frozenset(device.volume for device in standing.row.volumes)
         for standing in snapshot.standings.values()

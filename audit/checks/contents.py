@@ -1,4 +1,8 @@
-"""What disks hold that are set aside or kept, against the digests that were made of them when they were copied."""
+"""Compares disks that were set aside or kept with the digests that were made when they were copied.
+
+A disk that is set aside is the source's copy, renamed, while the move waits. A kept disk is one that a confirmed move
+leaves on the source for a time.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ _NAME: Final = re.compile(rf"({UUID})_(?:resize|keep-({UUID}))")
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Disks that hold other bytes than were copied from them: a revert would bring those back."""
+    """Find disks whose contents have changed since they were copied: a revert would bring the changed ones back."""
     for disk in _known(snapshot):
         move, wanted = _wanted(snapshot, disk)
         if move is not None and disk.digest and wanted != disk.digest:
@@ -29,7 +33,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def unread(snapshot: Snapshot) -> Iterator[Finding]:
-    """Disks that were not read to their end: the next audit goes on."""
+    """Note the disks that were not yet read to their end; the next audit goes on with them."""
     for disk in _known(snapshot):
         move, _ = _wanted(snapshot, disk)
         if move is not None and not disk.digest:
@@ -43,7 +47,7 @@ def unread(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _known(snapshot: Snapshot) -> Iterator[DiskDigest]:
-    """Each once: hosts that share a directory all tell of it."""
+    """Yield each disk once; all hosts that share a directory report its disks."""
     seen = set()
     for disk in snapshot.digests:
         store = snapshot.store_of(disk.host)
@@ -54,7 +58,7 @@ def _known(snapshot: Snapshot) -> Iterator[DiskDigest]:
 
 
 def _wanted(snapshot: Snapshot, disk: DiskDigest) -> tuple[MoveRow | None, str]:
-    """The move that set it aside and the digest that it made of it; no move where that is not known."""
+    """Return the move that set the disk aside and the digest that it made; no move when that is not known."""
     named = _NAME.fullmatch(disk.name)
     if named is None:
         return None, ""

@@ -1,4 +1,4 @@
-"""What lies below the hosts' instances directories: disks that are missing, and directories and files left behind."""
+"""Compares what lies below the hosts' instances directories with the disks that servers and moves should have there."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SET_ASIDE: Final = "_resize"
 
 _OF_SERVER: Final = re.compile(rf"({UUID})((?:_|\.).*)?")
 _UNFINISHED: Final = re.compile(r".+\.part|\..+\.new")
-"""A file that is written beside the one that it will replace."""
+"""The names of files that are written beside the file that they will replace."""
 _TEMPORARY: Final = re.compile(rf"\.(?:part|gone)-({UUID})(?:-.*)?")
 _KEPT: Final = re.compile(rf"_keep-({UUID})")
-"""A source's disks that are kept for a time after confirm."""
+"""The names of directories with a source's disks that are kept for a time after the confirm."""
 _PROBE: Final = re.compile(rf"\.*droveway-probe-({UUID}).*")
 _EPHEMERAL: Final = frozenset({"disk.eph0", "disk.local"})
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Directories and probes that nothing explains; disks of servers that are not where they should be."""
+    """Find directories and probes that nothing explains, and disks of servers that are not where they should be."""
     for store, entry in snapshot.entries():
         if probe := _PROBE.fullmatch(entry.name):
             yield from _probe(snapshot, store, entry, probe[1])
@@ -58,7 +58,7 @@ def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> 
 
 
 def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, suffix: str) -> str:
-    """Why the entry should not be there; empty when it may."""
+    """Return why the entry should not be there; empty when it may."""
     if kept := _KEPT.fullmatch(suffix):
         return _objection_to_kept(snapshot, store, server, kept[1])
     purged = _TEMPORARY.fullmatch(suffix)
@@ -79,7 +79,10 @@ def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, 
 
 
 def _objection_to_kept(snapshot: Snapshot, store: Store, server: str, move_id: str) -> str:
-    """Also a server that is gone may have a copy that is kept until its date."""
+    """Return why kept disks should not be there; empty when they may.
+
+    A deleted server may have such a copy too, until the date to which it is kept.
+    """
     move = snapshot.move_by_id.get(move_id)
     if move is None or move.server != server:
         return "no move keeps it"
@@ -92,7 +95,10 @@ def _objection_to_kept(snapshot: Snapshot, store: Store, server: str, move_id: s
 
 
 def _keeping(snapshot: Snapshot, store: Store, move_id: str) -> DebtRow | None:
-    """What says that it is kept; what was written off does while the host is off."""
+    """Return the debt by which the host keeps the disks; None when it does not.
+
+    A debt that was written off counts while its host is declared down.
+    """
     for debt in snapshot.debts:
         if debt.kept and debt.move == move_id and snapshot.may_use(debt.host, store):
             return debt if not debt.written_off or debt.host in snapshot.down else None
@@ -132,7 +138,10 @@ def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: 
 
 
 def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Standing | None) -> str:
-    """To remove it, unless the server's data may be nowhere else: the rows that speak against it may be wrong."""
+    """Return the command that removes the entry, or a look at the server when its data may be nowhere else.
+
+    In that case the rows by which the entry is left over may be wrong.
+    """
     kept = _KEPT.search(entry.name)
     owed = _keeping(snapshot, store, kept[1]) if kept else None
     if owed is not None:
@@ -147,7 +156,7 @@ def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Stand
 
 
 def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str) -> Iterator[Finding]:
-    """Files that a write which was broken off has left in a directory that is a server's by right."""
+    """Find files that a broken off write has left in a directory that a server should have."""
     standing = snapshot.standings.get(server)
     if standing is None or standing.phase is Phase.MOVING:
         return
@@ -166,9 +175,9 @@ def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str)
 
 
 def missing(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
-    """Disks of the server that should be on a host and are not there."""
+    """Find disks of the server that should be on a host and are not there."""
     row = standing.row
-    if row is None or not standing.placed or standing.going:
+    if row is None or not standing.placed or standing.is_being_deleted:
         return
     if standing.phase is Phase.MOVING:
         yield from _nowhere(snapshot, standing)
@@ -200,13 +209,13 @@ def _lacking(
             host,
             standing.server,
             standing.move_id,
-            # A host that owes the undo of `set_aside` gives back what lies aside, and nothing else.
+            # A host that owes the undo of `set_aside` brings back the disks that were set aside, and no others.
             owable=not suffix and all(names & aside for names in lacking),
         )
 
 
 def _nowhere(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
-    """In the middle of a move the root disk is whole under one name or another, on one of the move's hosts."""
+    """Find a root disk that none of the move's hosts has under any name, in the middle of a move."""
     if standing.row is None or standing.row.from_volume or not standing.hosts <= snapshot.seen_hosts:
         return
     if standing.shelving and snapshot.has_image(standing):
@@ -226,11 +235,11 @@ def _nowhere(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
 
 def _files(snapshot: Snapshot, host: str, name: str) -> frozenset[str]:
     store = snapshot.store_of(host)
-    # What another host says is here proves nothing of this one.
+    # What another host sees in a shared directory does not prove that this host sees it.
     entries = store.own.get(host, store.entries) if store is not None else ()
     return next((entry.files for entry in entries if entry.name == name), frozenset())
 
 
 def _path(store: Store, *names: str) -> str:
-    """As a shell takes it: whoever made it has named it."""
+    """Return the path quoted for a shell: whoever made the entry could give it any name."""
     return shlex.quote("/".join((store.path, *names)))

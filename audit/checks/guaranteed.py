@@ -1,4 +1,4 @@
-"""Compare what ports ask of Placement with whom their bindings name, and with what their server holds."""
+"""Compares what ports ask of Placement with the providers in their bindings and with their server's allocations."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
 from droveway.clients.port_resources import ALLOCATION, PortResources
 
 HEALS: Final = "droveway audit --heal"
-"""Mends what ports are guaranteed of a server that lives on a host."""
+"""The command that mends the allocations and bindings for ports of a server on a host."""
 
 _BANDWIDTH: Final = "NET_BW_"
 _NETWORK: Final = "NET_"
-"""Begins the resource classes that only ports ask for."""
+"""The beginning of the resource classes that only ports ask for."""
 
 Held = Mapping[str, Amounts]
-"""Provider → amounts."""
+"""Maps each provider to amounts of resource classes."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find ports that name nobody or a provider that their server holds nothing of, and sums that do not agree."""
+    """Find ports whose binding names no provider, or one that the server has no allocation of.
+
+    Also find providers of which the server has another amount allocated than its ports ask for together.
+    """
     ports: dict[str, list[tuple[PortView, PortResources]]] = {}
     for port in snapshot.ports:
         if port.resources is not None:
             ports.setdefault(port.server, []).append((port, port.resources))
     for standing in snapshot.standings.values():
-        if standing.phase is Phase.MOVING or standing.going:
+        if standing.phase is Phase.MOVING or standing.is_being_deleted:
             continue
         its = ports.get(standing.server, []) if standing.placed else []
         held = held_by_ports(snapshot.allocations.get(standing.server, {}))
         wrong = [finding for port, asks in its for finding in _names(port, asks, standing, held)]
-        # A port that names the wrong provider is told of once, and not again by the sums.
+        # A port with a wrong provider makes the sums wrong too, and is reported once.
         yield from wrong or _sums(snapshot, standing, its, held)
 
 
 def of_ports(resource_class: str) -> bool:
-    """Tell whether only ports ask for the resource class."""
+    """Say whether only ports ask for the resource class."""
     return resource_class.startswith(_NETWORK)
 
 
 def held_by_ports(held: Held) -> dict[str, dict[str, int]]:
-    """Return what of a consumer's allocations only ports ask for."""
+    """Return the part of a consumer's allocations that only ports ask for."""
     found = {
         provider: {name: amount for name, amount in amounts.items() if of_ports(name)}
         for provider, amounts in held.items()
@@ -53,7 +56,7 @@ def held_by_ports(held: Held) -> dict[str, dict[str, int]]:
 
 
 def listed(amounts: Amounts) -> str:
-    """Write amounts for people."""
+    """Return the amounts as text for people."""
     return ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) or "nothing"
 
 
@@ -79,9 +82,9 @@ def _names(port: PortView, asks: PortResources, standing: Standing, held: Held) 
 
 
 def _named(port: PortView, asks: PortResources) -> Mapping[str, str]:
-    """Read group → provider from the profile of the active binding, by other code than that which wrote it.
+    """Return the provider of each group from the profile of the active binding.
 
-    A single provider gives the bandwidth.
+    This does not use the code that writes profiles. An old profile names a single provider, which gives the bandwidth.
     """
     told = port.profile.get(ALLOCATION)
     if isinstance(told, str):
@@ -113,7 +116,7 @@ def _sums(
     for port, asks in ports:
         named = _named(port, asks)
         for group in asks.groups:
-            # A group without a provider has a finding of its own, so that none is left here.
+            # Each group has a provider here: one without has a finding of its own, and the sums are not compared then.
             wanted.setdefault(named[group.id], Counter()).update(group.resources)
     for provider in sorted(held.keys() | wanted.keys()):
         has, should = dict(held.get(provider, {})), dict(wanted.get(provider, {}))
@@ -137,6 +140,7 @@ def _unset(server: str, provider: str) -> str:
 
 def _mend(standing: Standing) -> str:
     if standing.move is not None and standing.phase is Phase.VERIFYING:
-        # Nova's own healing knows nothing of the migration's consumer, which holds the source for a revert.
+        # Nova's heal_allocations does not know the migration's consumer, which has the source's allocation for a
+        # revert.
         return f"droveway move settle {standing.move.short} --cell placement --reason TEXT"
     return HEALS

@@ -1,4 +1,4 @@
-"""Guests: what the hypervisors define and run, compared with where the servers live and whether they should run."""
+"""Compares the guests that hypervisors define and run with the servers' hosts and states."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RUNS: Final = frozenset({PowerState.RUNNING, PowerState.PAUSED})
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Guests of no server, on a wrong host, missing, running twice, or running when they should not and reverse."""
+    """Find guests of no server, on a wrong host, missing, running twice, and on or off when they should not be."""
     for overlap in snapshot.overlaps:
         yield _overlap(snapshot, overlap)
     here: dict[str, dict[str, Guest]] = {}
@@ -69,10 +69,10 @@ def _where(snapshot: Snapshot, view: HostView, guest: Guest) -> Iterator[Finding
 
 
 def _allowed(standing: Standing, guest: Guest) -> frozenset[str]:
-    """The hosts that may have the guest in this state."""
+    """Return the hosts that may have the guest in this state."""
     if standing.phase is Phase.MOVING:
         return standing.hosts
-    # Nova leaves the source's domain defined until confirm.
+    # Nova leaves the source's domain defined until the confirm.
     source = standing.move.source_host if standing.phase is Phase.VERIFYING and standing.move is not None else None
     hosts = {standing.host, None if guest.running else source}
     return frozenset(host for host in hosts if host)
@@ -125,18 +125,19 @@ def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest
 
 
 def _should_run(row: ServerRow) -> bool | None:
-    """Whether the guest should run; None when the rows do not say."""
+    """Say whether the guest should run; None when the rows do not say."""
     if row.task_state is not None:
         return None
     state = row.old_vm_state if row.vm_state == VmState.RESIZED else row.vm_state
     if state == VmState.STOPPED:
         return False
-    # Nova stops a server by itself whose user has shut it down from within, once it has noted that.
+    # When a user shuts the guest down from within, Nova notices it later and then stops the server. So an active server
+    # whose power_state is not running may be off.
     return True if state == VmState.ACTIVE and row.power_state in _RUNS else None
 
 
 def _power_state(standing: Standing, row: ServerRow, guest: Guest) -> Finding | None:
-    """The row's power_state says whether the guest runs; nothing where a guest is off, or on, that should not be."""
+    """Find a power_state that contradicts the guest; a guest that should be off, or on, has a finding of its own."""
     should_run = _should_run(row)
     if row.task_state is not None or (should_run is not None and should_run != guest.running):
         return None

@@ -1,4 +1,4 @@
-"""Hosts that could not be looked at: an audit with a gap never says clean."""
+"""Reports hosts that could not be read, so that an audit with a gap is never clean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from droveway.audit.snapshot import Snapshot
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """One finding for each host whose guests or directories could not be read."""
+    """Find each host whose guests or directories could not be read."""
     for gap in snapshot.unseen:
         yield Finding(
             Kind.HOST,

@@ -1,4 +1,4 @@
-"""Images that moves and shelves made: each lives only as long as its move is under way, or its server is shelved."""
+"""Checks that an image which a move or a shelve made exists only while the move runs or the server is shelved."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from droveway.persistence.nova.vm_states import VmState
 from droveway.printable import SHORT
 
 _KEPT: Final = frozenset({VmState.SHELVED, VmState.SHELVED_OFFLOADED, VmState.ERROR})
-"""The vm_states in which an image that the rows name holds the server's root disk; after ERROR nobody can tell."""
+"""The vm_states in which the image that the rows name may hold the server's root disk."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Images that a move or a shelve left behind, and those that a shelved server lacks."""
+    """Find images that a move or a shelve left behind, and images that a shelved server lacks."""
     named = {
         standing.row.shelved_image
         for standing in snapshot.standings.values()
@@ -63,7 +63,7 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
         # It may be the one that is missing there.
         return
     elif standing.placed and standing.host in snapshot.down:
-        # It may be all that is left: a host that somebody declared to be off has to be back before.
+        # The image may be the only copy while the server's host is declared down.
         why = f"is not shelved, but its host {standing.host} is declared down"
         mend = f"droveway host show {standing.host}"
     elif any(True for _ in disks.missing(snapshot, standing)):

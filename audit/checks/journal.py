@@ -1,4 +1,4 @@
-"""The journal with itself: a move that has not ended rests or has a flow, and an ended flow has no open steps."""
+"""Compares the journal with itself: an open move rests or has a flow, and an ended flow has no open step."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from droveway.printable import SHORT
 
 _RESTS: Final = frozenset({State.VERIFYING, State.NEEDS_OPERATOR})
 _FLOW_FOLLOWS: Final = frozenset({State.DELETING})
-"""The keeper files the flow once the one before has ended."""
+"""The states in which a move may have no flow: the keeper begins the next one when the flow before has ended."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Moves that nothing will ever carry on; flows and steps left open; cloud calls of which nobody saw the end."""
+    """Find moves that no flow will carry on, flows and steps left open, and calls to services without a known end."""
     flows = {flow.uuid: flow for flow in snapshot.flows}
     for move in snapshot.moves:
         flow = flows.get(move.flow_uuid or "")
@@ -32,7 +32,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for step in snapshot.open_steps:
         owner, flow = snapshot.move_by_id[step.move], flows.get(step.flow)
         if flow is None or flow.ended:
-            yield _finding(owner, f"has ended the flow of step {step.step} ({step.direction}), which has no end")
+            run = f"{step.step} ({step.direction})"
+            yield _finding(owner, f"has no end for step {run}, though the step's flow has ended")
     for intent in snapshot.intents:
         owner = snapshot.move_by_id[intent.move]
         standing = snapshot.standings.get(owner.server)
@@ -42,7 +43,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def late_calls(snapshot: Snapshot) -> Iterator[Finding]:
-    """Calls that a conductor had under way when it lost its claim: they may land once, late, while the move goes on."""
+    """Note the calls that a conductor had under way when it lost its claim; a service may still carry them out."""
     for intent in snapshot.intents:
         move = snapshot.move_by_id[intent.move]
         if intent.state == "late" and not move.ended:

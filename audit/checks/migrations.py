@@ -1,4 +1,4 @@
-"""Nova's migration rows against the journal's moves: both say whether a move is under way, and how it ended."""
+"""Compares Nova's migration rows with the journal's moves: both say whether a move is under way and how it ended."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _EXPECTED: Final = {
     State.CONFIRMING: frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED}),
     State.REVERTING: frozenset({MigrationStatus.FINISHED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}),
 }
-"""Which statuses a move's state allows; a forward flow allows all but those of confirm and revert."""
+"""The statuses that a move's state allows for its migration; a forward flow allows all but confirm's and revert's."""
 _ARRIVED: Final = frozenset({MigrationStatus.POST_MIGRATING})
 _EXPECTED_OF_COPY: Final = {
     State.VERIFYING: _ARRIVED,
     State.CONFIRMING: _ARRIVED,
     State.REVERTING: _ARRIVED | {MigrationStatus.REVERTING},
 }
-"""Says the same of the hidden copy that a move between cells keeps where the server is not mapped."""
+"""The statuses that a move's state allows for the migration's copy in the cell that the server is not mapped to."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Migrations in progress that no move owns, and statuses that contradict the move's state."""
+    """Find migrations in progress that no move owns, and statuses that contradict the move's state."""
     for row in snapshot.migrations:
         move = snapshot.move_by_id.get(row.uuid)
         if move is None:
@@ -74,7 +74,7 @@ def _agrees(move: MoveRow, status: str, expected: Mapping[State, frozenset[str]]
 
 
 def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:
-    """``status``: what the row should say; None while a move is under way, which compares it with what it left."""
+    """Return the finding, whose mend sets the row's ``status``; None for a move under way, which sets it itself."""
     return Finding(
         Kind.MIGRATION,
         row.uuid,

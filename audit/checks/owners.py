@@ -1,4 +1,4 @@
-"""Whose a consumer is in Placement: its type, its project and its user, compared with the server's row."""
+"""Compares the type, project and user of consumers in Placement with the server's row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NO_SERVER: Final = ("", "")
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Consumers of servers and of their moves that count as something or somebody else's: quotas go by that."""
+    """Find consumers with another type, project or user than their server; quotas count by these."""
     for standing in snapshot.standings.values():
         yield from _compare(snapshot, standing, standing.server, SERVER)
         if standing.phase is not Phase.REST:

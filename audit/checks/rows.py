@@ -1,4 +1,4 @@
-"""A server's rows: one visible copy in the mapped cell, no trace of a move that has ended, flavors that agree."""
+"""Checks a server's rows: one visible copy in the mapped cell, no trace of an ended move, flavors that agree."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, TaskState, Vm
 from droveway.printable import SHORT
 
 _OURS: Final = RESIZING | {TaskState.RESIZE_REVERTING, TaskState.DELETING}
-"""The task_states that only a move or a delete under way explains."""
+"""The task_states that need a move or a delete under way."""
 _REQUESTED: Final = '$."nova_object.data".flavor."nova_object.data"'
-"""Where a RequestSpec keeps the fields of its flavor."""
+"""The JSON path of the flavor's fields in a RequestSpec."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Hidden and doubled rows, wrong mappings, stuck task_states, flavors, contexts and fences left behind."""
+    """Find hidden and doubled rows, wrong mappings, stuck task_states, and flavors, contexts and fences left behind."""
     yield from _copies(snapshot)
     yield from _mappings(snapshot)
     for standing in snapshot.standings.values():
@@ -32,7 +32,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield from _copied_columns(standing, row)
         yield from _request(snapshot, standing, row)
-        if row.vm_state == VmState.ERROR and not standing.going:
+        if row.vm_state == VmState.ERROR and not standing.is_being_deleted:
             yield _in_error(snapshot, standing, row)
         if standing.offloaded and row.host:
             yield _offloaded(snapshot, standing, row)
@@ -63,7 +63,8 @@ def _copies(snapshot: Snapshot) -> Iterator[Finding]:
             else:
                 continue
             shown = update("instances", {"uuid": server}, {"hidden": 0})
-            # The same uuid stands in the right row too, which an operator may not hit in the wrong database.
+            # The right row, in another cell's database, has the same uuid. So the statement also names columns of this
+            # row.
             copy: dict[str, str | int] = (
                 {"uuid": server, "hidden": 1} if row.hidden else {"uuid": server, "host": row.host or ""}
             )
@@ -85,7 +86,7 @@ def _mappings(snapshot: Snapshot) -> Iterator[Finding]:
             text = f"{name} has a row in cell {where} and no instance mapping"
         elif mapping.cell is not None and mapping.cell not in cells:
             text = f"{name} is mapped to cell {mapping.cell}, but its row is in cell {where}"
-        elif mapping.deleted and not standing.going:
+        elif mapping.deleted and not standing.is_being_deleted:
             text = f"{name} is mapped as queued for delete, but its row in cell {where} is alive"
         else:
             continue
@@ -110,7 +111,7 @@ def _mappings(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _copied_columns(standing: Standing, row: ServerRow) -> Iterator[Finding]:
-    """The instances columns repeat the current flavor at every point: both change in one transaction."""
+    """Find instances columns that differ from the current flavor; both always change in one transaction."""
     flavor = row.flavors.get("cur")
     if flavor is None:
         text = f"{standing.name} has no current flavor in instance_extra"
@@ -150,7 +151,7 @@ def _request(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterator
 def _at_rest(standing: Standing, row: ServerRow, *, is_behind: bool) -> Iterator[Finding]:
     reset = f"openstack server set --state {'active' if row.power_state == 1 else 'error'} {standing.server}"
     ours = row.task_state in _OURS or (is_behind and row.task_state in behind.SHELVING)
-    if row.task_state is not None and ours and not standing.going:
+    if row.task_state is not None and ours and not standing.is_being_deleted:
         text = f"{standing.name} has the task_state {row.task_state}, and no move is under way"
         yield _finding(Kind.TASK, standing, "task_state", text, reset)
     if row.vm_state == VmState.RESIZED:
@@ -172,7 +173,7 @@ def _at_rest(standing: Standing, row: ServerRow, *, is_behind: bool) -> Iterator
 
 
 def _offloaded(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding:
-    """A shelved server on a host: the row is wrong, unless something of the server is really there."""
+    """Return the finding of a shelved server whose row names a host: wrong, unless that host has something of it."""
     text = f"{standing.name} is shelved and on no host, but its row names {row.host}"
     columns = ("host", "node", "compute_id", "launched_on", "availability_zone")
     mend = update("instances", {"uuid": row.uuid}, dict.fromkeys(columns))
@@ -184,7 +185,7 @@ def _offloaded(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Findin
 
 
 def _in_error(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding:
-    """Nobody moves, confirms or reverts it until somebody has looked; what brings it back depends on what is there."""
+    """Return the finding of a server in ERROR, whose mend depends on what the hosts have of it."""
     runs = any(
         guest.running
         for view in snapshot.hosts
@@ -204,31 +205,31 @@ def _in_error(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding
 
 
 def _verifying(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterator[Finding]:
-    """Exactly what Nova has in VERIFY_RESIZE."""
-    if standing.going or standing.move is None:
+    """Compare the rows of a server that waits for its confirm or revert with those of Nova's VERIFY_RESIZE."""
+    if standing.is_being_deleted or standing.move is None:
         return
-    retry = f"droveway move show {standing.move.short}"
+    show = f"droveway move show {standing.move.short}"
     if row.vm_state not in (VmState.RESIZED, VmState.ERROR) or row.task_state is not None:
         text = f"{standing.name} waits for confirm or revert, but is {row.vm_state}/{row.task_state or 'NULL'}"
-        yield _finding(Kind.TASK, standing, "vm_state", text, retry)
+        yield _finding(Kind.TASK, standing, "vm_state", text, show)
     for slot in ("old", "new"):
         if row.flavors.get(slot) is None:
             text = f"{standing.name} waits for confirm or revert, but has no {slot} flavor in instance_extra"
-            yield _finding(Kind.FLAVOR, standing, "instance_extra.flavor", text, retry)
+            yield _finding(Kind.FLAVOR, standing, "instance_extra.flavor", text, show)
     new, cur = row.flavors.get("new"), row.flavors.get("cur")
     if new is not None and cur is not None and new["flavorid"] != cur["flavorid"]:
         text = f"{standing.name} has the flavor {cur['name']}, but its move gave it {new['name']}"
-        yield _finding(Kind.FLAVOR, standing, "instance_extra.flavor", text, retry)
+        yield _finding(Kind.FLAVOR, standing, "instance_extra.flavor", text, show)
     migration = snapshot.migration_of.get(standing.move.id)
     if row.context is None or (migration is not None and row.context != migration.id):
         text = f"the migration context of {standing.name} is not that of its move"
-        yield _finding(Kind.FLAVOR, standing, "instance_extra.migration_context", text, retry)
+        yield _finding(Kind.FLAVOR, standing, "instance_extra.migration_context", text, show)
     if row.old_vm_state not in MOVABLE:
         text = f"{standing.name} waits for confirm or revert, but its old_vm_state is {row.old_vm_state or 'missing'}"
-        yield _finding(Kind.FLAVOR, standing, "old_vm_state", text, retry)
+        yield _finding(Kind.FLAVOR, standing, "old_vm_state", text, show)
     if row.host != standing.move.dest_host:
         text = f"{standing.name} lives on {row.host}, but its move went to {standing.move.dest_host}"
-        yield _finding(Kind.ROW, standing, "instances.host", text, retry)
+        yield _finding(Kind.ROW, standing, "instances.host", text, show)
 
 
 def _fence(standing: Standing, row: ServerRow) -> Iterator[Finding]:
@@ -237,10 +238,10 @@ def _fence(standing: Standing, row: ServerRow) -> Iterator[Finding]:
 
 
 def _claimed(snapshot: Snapshot, standing: Standing) -> bool:
-    """Tell whether a conductor may be at a move of the server: it raises the fence first and drops it last.
+    """Say whether a conductor may be running a move of the server, which explains a fence in its rows.
 
-    A move that waits for its first step may be claimed at any moment.  One that has ended keeps its claim until its
-    conductor, or whoever clears up after it, has dropped the fence.
+    A conductor sets the fence first and removes it last. A move that waits for its first step may be claimed at any
+    moment. A move that has ended keeps its claim until a conductor has removed the fence.
     """
     waits = standing.move is not None and standing.phase is Phase.REST
     return waits or any(move.id in snapshot.claimed and move.server == standing.server for move in snapshot.moves)

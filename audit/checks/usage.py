@@ -1,6 +1,6 @@
-"""What compute_nodes says that hosts use, against what servers' and migrations' rows and Placement add up to.
+"""Compares the usage in compute_nodes with the sum over the servers' and migrations' rows.
 
-The sum is the audit's own, made as Nova's resource tracker makes it: nothing of what writes the columns is used here.
+The sum is made as Nova's resource tracker makes it, and without the code that writes the columns.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from droveway.persistence.nova.objects import MIB_PER_GIB
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 _CLASSES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
-"""Resource classes of which a host may keep something for itself."""
+"""The resource classes of which a host may reserve an amount for itself."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Wrong sums; a cell with an unreadable row is left to the finding about that row."""
+    """Find wrong sums; a cell with an unreadable row has a finding about that row instead."""
     unreadable = {row.cell for row in snapshot.servers if row.broken}
     carried: dict[tuple[str, str], Counter[str]] = {}
     for row in snapshot.servers:
         if snapshot.standings[row.uuid].offloaded:
-            # Nova counts no shelved server, whatever host its row names.
+            # Nova does not count a shelved server, even if its row names a host.
             continue
         for host, amounts in _carried(row, _open_migration(snapshot, row)):
             carried.setdefault((row.cell, host), Counter()).update(amounts)
@@ -42,14 +42,15 @@ def _open_migration(snapshot: Snapshot, row: ServerRow) -> MigrationRow | None:
 
 
 def _carried(row: ServerRow, migration: MigrationRow | None) -> Iterator[tuple[str, dict[str, int]]]:
-    """What the server counts for, host by host: where it lives, and at the other end of a migration under way."""
+    """Yield what the server counts for on its own host, and on the other host of a migration under way."""
     current, old, new = (row.flavors.get(slot) for slot in ("cur", "old", "new"))
     if row.host and current is not None:
         yield row.host, {**_tracked(current, row), "servers": 1}
     if migration is None:
         return
     if migration.source == migration.destination:
-        # Both flavors count on the one host: the server's own is either of them.
+        # Source and destination are one host, where both flavors count. The server's row has one, the migration the
+        # other.
         other = old if current == new else new
         if migration.source and other is not None:
             yield migration.source, _tracked(other, row)
@@ -60,7 +61,10 @@ def _carried(row: ServerRow, migration: MigrationRow | None) -> Iterator[tuple[s
 
 
 def _tracked(flavor: Mapping[str, Any], row: ServerRow) -> dict[str, int]:
-    """Nova's `_get_usage_dict` and `_update_usage`: no root on a volume; swap in MiB, of which whole GiB count."""
+    """Return the usage as Nova's `_get_usage_dict` and `_update_usage` do.
+
+    A root disk on a volume counts nothing. Swap is in MiB, of which whole GiB count.
+    """
     disk = flavor["ephemeral_gb"] + int(flavor.get("swap") or 0) // MIB_PER_GIB
     disk += 0 if row.from_volume else flavor["root_gb"]
     return {"vcpus": flavor["vcpus"], "memory_mb": flavor["memory_mb"], "disk_gb": disk}

@@ -1,4 +1,4 @@
-"""Volume attachments and the block device mappings that name them."""
+"""Compares volume attachments with the block device mappings that name them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droveway.persistence.nova.vm_states import VmState
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Attachments of no server, extra, left reserved, on a wrong host; volumes whose attachment does not exist."""
+    """Find attachments of no server, extra, left reserved or on a wrong host, and volumes without their attachment."""
     by_server: dict[str, list[AttachmentView]] = {}
     for attachment in snapshot.attachments:
         by_server.setdefault(attachment.server, []).append(attachment)
@@ -27,16 +27,16 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRow | None) -> Iterator[Finding]:
-    """``last``: the server's last move."""
+    """Compare the attachments of a server at rest; ``last`` is the server's last move."""
     row = standing.row
     if row is not None and row.vm_state == VmState.SHELVED_OFFLOADED and not standing.offloaded:
-        # Nova is bringing it back and is somewhere between an empty attachment and an exported one.
+        # Nova is unshelving the server. Its attachments may be empty or exported.
         return
     devices = row.volumes if row is not None else ()
     found = {attachment.id: attachment for attachment in attachments}
     for device in devices:
         if device.attachment is None:
-            # Attached in the old way, without attachments: the service keeps no record to compare.
+            # A volume that was attached in the old way has no attachment to compare.
             continue
         attachment = found.get(device.attachment)
         if attachment is None:
@@ -57,11 +57,11 @@ def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRo
 
 
 def _moving(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
-    if standing.going or standing.row is None:
+    if standing.is_being_deleted or standing.row is None:
         return
     volumes = {device.volume: device for device in standing.row.volumes}
     for volume, device in volumes.items():
-        # Between two attachments a step may be at work, but a volume without any could be given to another server.
+        # A step replaces one attachment by another. But a volume without any attachment can be given to another server.
         if device.attachment is not None and not any(each.volume == volume for each in attachments):
             yield _missing(standing, device)
     for attachment in attachments:
@@ -98,7 +98,7 @@ def _wrong(standing: Standing, attachment: AttachmentView, what: str, last: Move
 
 
 def _renewal(standing: Standing, volume: str, last: MoveRow | None, left: str = "") -> str:
-    """The command that has the server's row name a right attachment of the volume again; ``left`` is a wrong one."""
+    """Return the command by which the server's row names a right attachment of the volume again; ``left`` is wrong."""
     if standing.offloaded and last is not None and not kinds.of(last.kind).has_migration:
         return f"droveway move settle {last.short} --cell cinder --reason TEXT"
     if standing.offloaded:

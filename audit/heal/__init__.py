@@ -1,1 +1,1 @@
-"""Plans what of an audit's findings can be taken away, and takes it away."""
+"""Plans which findings of an audit can be mended without an operator, and mends them."""

@@ -1,8 +1,9 @@
-"""Plans what of an audit's findings is mended: what an ended move of the journal provably left is taken away.
+"""Plans which findings of an audit are mended; a plan changes nothing.
 
-What ports are guaranteed of a server that nobody moves is put right too.  A plan changes nothing.  Whatever cannot be
-proved is left alone, with the reason: a server's own things, what somebody else made, whatever a move holds or a host
-still owes, and disks that could be the last of their kind.
+What a move provably left behind is removed once it has ended. The allocations and bindings for ports that ask for
+resources are set right, while nothing moves their server. All other findings are left alone, with the reason: a
+server's own things, what somebody else made, what a move uses or a host still owes, and disks that may be the last
+ones.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _COPY: Final = re.compile(UUID)
 
 
 class Undo(NamedTuple):
-    """The undo of a step that the host's worker carries out as a debt: it may be repeated, and touches its own only."""
+    """The undo of a step, which the host's worker carries out as a debt; it changes only what its move made there."""
 
     action: str
     details: dict[str, object]
@@ -38,21 +39,21 @@ class Undo(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the journal knows beyond a snapshot."""
+    """What the journal and Placement say beyond a snapshot."""
 
     tried: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
-    """(server, host) → the last ended move that went from or to the host, or tried to."""
+    """Maps (server, host) to the last ended move that went from or to the host, or tried to."""
     reserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Attachment → the ended move that made it."""
+    """Maps each attachment to the ended move that made it."""
     away: frozenset[str] = frozenset()
     """The hosts whose workers are away."""
     homes: Mapping[str, Home] = dataclasses.field(default_factory=dict)
-    """Server → what its host can give to ports; of the servers of whose ports something was found."""
+    """Maps each server with findings about its ports to what its host can give to ports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mend:
-    """What is done about a finding; when ``does`` is empty it is left alone, and ``why`` says why."""
+    """What is done about a finding. Where ``does`` is empty, the finding is left alone for the reason ``why``."""
 
     finding: Finding
     move: str = ""
@@ -60,34 +61,34 @@ class Mend:
     does: str = ""
     why: str = ""
     undo: Undo | None = None
-    """What the finding's host undoes, when it lies on a host."""
+    """What the finding's host undoes, for a finding on a host."""
     debt: int | None = None
-    """The debt that was written off and is to stand again."""
+    """The debt that was written off and becomes due again."""
     settlement: Settlement | None = None
-    """What the server and its ports are to say, where that is what is put right."""
+    """The new allocations of the server and bindings of its ports, for a finding about ports."""
     home: Home | None = dataclasses.field(default=None, compare=False)
-    """The host that gives it: others may take of it meanwhile, which makes it no other plan."""
+    """What the server's host can give. Others may take some of it meanwhile, so it does not count in a comparison."""
 
     def as_dict(self) -> dict[str, str]:
-        """The finding, and what is planned, with the keys that scripts rely on."""
+        """Return the finding and what is planned, with the keys that scripts rely on."""
         planned = {"heal": "mend" if self.does else "leave", "plan": self.does or self.why}
         return self.finding.as_dict() | planned
 
 
 class LeftAlone(Exception):
-    """This finding is none to be mended here."""
+    """The finding is left alone; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RuleInput:
-    """All that a rule may look at."""
+    """Holds all that a rule may look at."""
 
     snapshot: Snapshot
     report: Report
     evidence: Evidence
 
     def ended(self, move_id: str, hosts: Iterable[str] = ()) -> MoveRow:
-        """The move, over and owed nothing by these hosts, of a server that no other move holds; raises `LeftAlone`."""
+        """Return the move; raises `LeftAlone` unless it has ended, these hosts owe nothing for it, and none is open."""
         move = self.snapshot.move_by_id.get(move_id)
         if move is None:
             raise LeftAlone("the journal knows no move that left it, so nobody can tell whose it is")
@@ -100,13 +101,13 @@ class RuleInput:
         return move
 
     def require_rest(self, server: str) -> None:
-        """Raise `LeftAlone` while a move holds the server."""
+        """Raise `LeftAlone` while a move of the server is open."""
         held = self.snapshot.open_moves.get(server)
         if held is not None:
             raise LeftAlone(f"the move {held.short} holds {held.server_name}: droveway move show {held.short}")
 
     def quiet(self, server: str) -> Standing:
-        """The server, which lives on a host and of which nobody asks anything, Nova included; raises `LeftAlone`."""
+        """Return the server; raises `LeftAlone` unless it is on a host and has no task in Droveway or Nova."""
         self.require_rest(server)
         standing = self.snapshot.standings.get(server)
         if standing is None or standing.row is None or not standing.placed:
@@ -117,7 +118,7 @@ class RuleInput:
         return standing
 
     def others(self, finding: Finding, *kinds: Kind) -> Iterator[Finding]:
-        """The other findings of these kinds about the same server."""
+        """Yield the other findings of these kinds about the same server."""
         for other in self.report.findings:
             if other is not finding and other.kind in kinds and other.server == finding.server:
                 yield other
@@ -134,15 +135,15 @@ def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
             f"the move {waits.short} holds {waits.server_name} until it is confirmed or reverted: do that first"
         )
     standing = given.quiet(server)
-    if not snapshot.tells_asked:
-        # All that servers hold for ports would be released.
+    if not snapshot.shows_requests:
+        # The plan would release all allocations for ports.
         raise LeftAlone(f"Neutron does not tell what ports ask for: let it load the extension {RESOURCE_REQUEST}")
     for debt in snapshot.debts:
         if snapshot.move_by_id[debt.move].server == server and not debt.written_off and not debt.kept:
             raise LeftAlone(f"{debt.host} still owes something for {standing.name}: droveway debt list")
     for other in given.others(finding, Kind.ALLOCATION):
         if not other.guaranteed:
-            raise LeftAlone(f"what it holds of its host comes first, until this is mended: {other.detail}")
+            raise LeftAlone(f"mend another finding about the server first: {other.detail}")
     home = given.evidence.homes.get(server)
     if home is None:
         raise LeftAlone(f"its host {standing.host} has no compute node")
@@ -170,7 +171,7 @@ def _allocation(given: RuleInput, finding: Finding) -> Mend:
         raise LeftAlone(f"its migration is still {row.status} in cell {row.cell}")
     for other in given.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
         if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & given.snapshot.held(move.id).keys():
-            raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
+            raise LeftAlone(f"it may stand for something that is really there, so mend that first: {other.detail}")
     for host in given.snapshot.held(move.id):
         if host not in given.snapshot.seen_hosts | given.snapshot.down:
             raise LeftAlone(f"nobody could look whether something of it is on {host}")
@@ -221,7 +222,7 @@ def _disk(given: RuleInput, finding: Finding) -> Mend:
     probe, unfinished = _PROBE.fullmatch(entry.name), _UNFINISHED.fullmatch(entry.name)
     if probe is not None:
         move = given.ended(probe[1], [host])
-        # The rest of the details is what the step asked about; its undo reads none of them.
+        # The undo reads none of the other details, which only the step itself needs.
         details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": entry.name}
         return _on_host(finding, move, host, "storage probe", Undo("check_destination", details))
     if unfinished is not None:
@@ -263,16 +264,14 @@ RULES: Final[Mapping[Kind, Rule]] = {
     Kind.GUEST: _guest,
     Kind.DISK: _disk,
 }
-"""Kind of finding → what proves an orphan of that kind, in the order in which they are mended.
+"""The rule for each kind of finding, in the order in which findings are mended.
 
-Hosts come last: while one undoes something of a move, nothing else of that move is touched."""
+The kinds that hosts mend come last: while a host undoes something of a move, nothing else of that move is changed.
+"""
 
 
 def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
-    """What would be done about each finding, in the order in which it is done, and about debts that were written off.
-
-    Nothing is changed.
-    """
+    """Return the mend of each finding in the order of work, and of debts that were written off; nothing is changed."""
     given = RuleInput(snapshot, report, evidence)
     again = list(_written_off(given))
     covered = {(mend.finding.host, mend.move) for mend in again}
@@ -294,7 +293,7 @@ def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) ->
 
 
 def _require_known(given: RuleInput, server: str) -> None:
-    """Raise `LeftAlone` where the rows do not tell how the server's last move ended: they prove nothing."""
+    """Raise `LeftAlone` when the server's rows are older than the end of its last move, so that they prove nothing."""
     if (found := behind.of(given.snapshot, server)) is not None:
         where = "the API database" if found.where == behind.API else f"cell {found.where or found.move.source_cell}"
         raise LeftAlone(f"{where} does not know how the move {found.move.short} ended")
@@ -306,7 +305,7 @@ def _nobody(_: RuleInput, finding: Finding) -> Mend:
 
 def _written_off(given: RuleInput) -> Iterator[Mend]:
     for debt in given.snapshot.debts:
-        # What was kept on purpose may be wanted yet.
+        # An operator may still want what was kept on purpose.
         if debt.written_off and not debt.kept and debt.host not in given.snapshot.down | given.evidence.away:
             yield _again(given, debt)
 
@@ -352,9 +351,12 @@ def _one_host(given: RuleInput, hosts: Iterable[str]) -> str:
 
 
 def _refuse_own(move: MoveRow, host: str, what: str) -> None:
-    """A mark that is left of a confirmed move is none: its destination was away, or an earlier release confirmed it."""
+    """Raise `LeftAlone` for what a confirmed move has marked on its destination: it is the server's own since then.
+
+    The mark is still there when the destination was away at the confirm, or an earlier release confirmed the move.
+    """
     if move.state is State.DONE and move.dest_host == host:
-        # Nova may have evacuated the server since: nobody can tell how long it lived with this before that.
+        # Even if Nova has evacuated the server since, its data may be here.
         raise LeftAlone(f"its {what} here have been the server's own since the move {move.short} was confirmed")
 
 

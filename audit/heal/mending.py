@@ -1,7 +1,8 @@
-"""Carrying a plan out: looked at once more right before each mend, while no move of the server can begin.
+"""Carries out a plan. Each finding is checked again right before its mend, while no move of the server can begin.
 
-What lies on a host is its worker's to remove: that is written down as a debt, which is carried out behind the fence
-like any other.  Killed at any point and run again it goes on; two at a time wait for each other.
+What lies on a host is removed by the host's worker: the plan writes a debt, which the worker carries out as any other,
+with the check that its sender still holds the move. A heal that is killed goes on when it is run again. Two at a time
+wait for each other.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ LOG = logging.getLogger(__name__)
 
 DONE: Final = "done"
 OWED: Final = "owed"
-"""Its host's worker is to carry it out."""
+"""The outcome of a mend that the host's worker still has to carry out."""
 
 UNDO_SECONDS: Final = 600.0
-"""Seconds that a host may take for one of them."""
+"""Seconds that a host may take for one debt."""
 
 _MOVING: Final = sa.select(
     sa.exists().where(
@@ -54,33 +55,34 @@ _MOVING: Final = sa.select(
 
 @dataclasses.dataclass(frozen=True)
 class Healing:
-    """A look at everything, and what would be done about it."""
+    """The report of an audit and the plan for it."""
 
     report: Report
     mends: list[Mend]
 
     @property
     def able(self) -> list[Mend]:
-        """Those that something is done about."""
+        """Return the mends that do something."""
         return [mend for mend in self.mends if mend.does]
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found and nothing is to be done."""
+        """Say whether there is no finding and nothing to do."""
         return self.report.clean and not self.able
 
 
 def plan(sources: Sources, away: frozenset[str]) -> Healing:
-    """Audit everything and plan; ``away``: the hosts without a worker.  Nothing is changed."""
+    """Run an audit and make the plan; ``away`` are the hosts without a worker. Nothing is changed."""
     report = run.audit(sources)
     snapshot = take(sources)
     return Healing(report, healing.plan(snapshot, report, _evidence(sources, snapshot, report, away)))
 
 
 def heal(sources: Sources, planned: Healing, *, who: str, away: frozenset[str]) -> Iterator[tuple[Mend, str]]:
-    """Carry out what is planned and is still found; each mend with what became of it, a sentence unless it was done.
+    """Carry out each mend whose finding is still there, and yield it with its outcome.
 
-    What a service refuses ends one mend, not the others.
+    The outcome is `DONE`, `OWED`, or a sentence that says why the mend was not made. A service that refuses one mend
+    does not end the others.
     """
     still = plan(sources, away)
     for mend in planned.able:
@@ -105,7 +107,7 @@ def _evidence(sources: Sources, snapshot: Snapshot, report: Report, away: frozen
 
 
 def _homes(sources: Sources, snapshot: Snapshot, servers: Collection[str]) -> dict[str, Home]:
-    """Return what the hosts of these servers can give to ports, of those that have a compute node."""
+    """Return what the host of each of these servers can give to ports; a host without a compute node is left out."""
     if not servers:
         return {}
     placement = sources.cloud.placement
@@ -138,7 +140,7 @@ def _offer(placement: Placement, provider: Provider) -> Offer:
 
 def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
     if not mend.move:
-        # No history takes it up: the output of the command and its log do.
+        # There is no move whose history could have it. The command's output and the log have it.
         finding = mend.finding
         with orphans.hold_unmoved(sources.journal, finding.server, finding.server) as held:
             outcome = _mend(sources, mend, held, 0)
@@ -177,17 +179,17 @@ def _mend(sources: Sources, mend: Mend, held: Hold, seq: int) -> str:
 
 
 def _release(sources: Sources, held: Hold) -> None:
-    """The call carries the generation of what was found, so that one that comes late is refused."""
+    """Release the move's allocations by the generation that was read, so that Placement refuses a late call."""
     server = held.move.server
     with _row(sources, server) as row:
         if row is not None and not sources.cloud.placement.allocations(server).allocations:
-            raise Held("the server holds nothing of its own, so this may stand for it")
+            raise Held("the server has no allocation of its own, so this one may stand for it")
         held.require()
         sources.cloud.placement.release(held.move.id)
 
 
 def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> None:
-    """Let the server hold what was planned, and then its ports' bindings name it: a repeat finds the rest to do."""
+    """Set the planned allocations, then the providers in the ports' bindings; a repeat does what is left to do."""
     server, network = held.move.server, sources.cloud.network
     with _row(sources, server) as row:
         if row is None or row.host != home.host or row.task_state is not None or row.moving:
@@ -212,7 +214,7 @@ def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> No
 
 
 def _rename(network: Network, port: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Give the port's binding the new profile; where Neutron cannot bind it with that, the old one again."""
+    """Give the port's binding the new profile; when Neutron cannot bind it with that, give it the old one again."""
     try:
         network.set_profile(port, new)
     except DestinationFault:
@@ -269,12 +271,12 @@ class _Row:
     task_state: str | None
     attachments: frozenset[str]
     moving: bool
-    """Whether a migration of Nova's is under way with it."""
+    """Whether a migration of the server is under way in Nova."""
 
 
 @contextlib.contextmanager
 def _row(sources: Sources, server: str) -> Iterator[_Row | None]:
-    """The server's row, locked as long as this lasts: Nova begins nothing with it meanwhile; None when it is gone."""
+    """Lock the server's row within the block, so that Nova begins nothing with it; None when it does not exist."""
     with contextlib.ExitStack() as stack:
         for name in sources.cells.names():
             session: orm.Session = stack.enter_context(sources.cells.database(name).write())

@@ -1,7 +1,7 @@
-"""Divides what a server holds among its ports, and says what is to be claimed, released and named instead.
+"""Finds the providers that give a server's ports what they ask for, and what has to change until the books agree.
 
-What the server holds decides where it suffices for what the ports ask for, then what their bindings name.  Where both
-leave more than one way, nobody is to guess.
+Of all ways to choose providers, the one that the server's allocations fit best is taken, then the one that the ports'
+bindings name. Where that leaves more than one way, the choice is left to an operator.
 """
 
 from __future__ import annotations
@@ -21,77 +21,80 @@ from droveway.clients.port_resources import ALLOCATION, PortResources, ResourceG
 from droveway.errors import Conflict
 
 _WAYS: Final = 4096
-"""Of more ways to divide it nobody is told one by one."""
+"""The largest number of ways to choose providers that is tried."""
 
 Holds = Mapping[str, Amounts]
-"""Provider → resource class → amount."""
+"""Maps each provider to amounts of resource classes."""
 
 
 class Unsettled(Conflict):
-    """Nothing says for certain what the server is to hold, or its host has no room for it."""
+    """It is not certain which providers the ports should have, or the host has no room; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Tells what a provider of a host can give."""
+    """What a provider of a host can give."""
 
     uuid: str
     name: str
     parent: str | None
     traits: frozenset[str]
     room: Mapping[str, int]
-    """Resource class → what nobody holds of it yet, of each class that the provider has."""
+    """The free amount of each resource class that the provider has."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Home:
-    """Tells what the host of a server can give to its ports."""
+    """What the host of a server can give to its ports."""
 
     host: str
     offers: tuple[Offer, ...]
-    """The providers of its tree."""
+    """The providers in the host's tree."""
     names: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Provider → its name, of all providers."""
+    """The names of all providers, of other hosts too."""
 
     def name(self, provider: str) -> str:
-        """Name a provider to people."""
+        """Return a provider's name for people."""
         return self.names.get(provider, provider)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """Says what a server is to hold and its ports to name; ``changes`` and ``named`` hold only what is new."""
+    """The allocations that a server should have and the providers that its ports should name.
+
+    ``changes`` and ``named`` have only what differs from now.
+    """
 
     allocations: Mapping[str, Amounts]
-    """All that the server is to hold, of its host's own provider too."""
+    """All allocations that the server should have, that of the compute node included."""
     changes: Mapping[str, tuple[Amounts, Amounts]]
-    """Provider → what the server holds of it for ports, and what it is to hold."""
+    """Maps each provider to the amounts that the server has of it for ports, and to those that it should have."""
     named: Mapping[str, str | Mapping[str, str]]
-    """Port → the ``allocation`` of its binding's profile."""
+    """Maps each port to the new ``allocation`` of its binding's profile."""
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be changed."""
+        """Say whether nothing has to change."""
         return not self.changes and not self.named
 
 
 class _Part(NamedTuple):
-    """One group of one port, and who could give what it asks for."""
+    """One group of one port, and the providers that could give what it asks for."""
 
     port: PortView
     asks: PortResources
     group: ResourceGroup
     able: Sequence[Offer]
     told: frozenset[str]
-    """Those of them that the port's binding names: for the group, or for groups that Neutron has renamed since."""
+    """Those providers that the binding names for the group, or for a group whose id Neutron has changed since."""
 
 
 Way = tuple[Offer, ...]
-"""The provider of each part."""
+"""One provider for each part."""
 
 
 def settle(ports: Sequence[PortView], held: Holds, home: Home) -> Settlement:
-    """Return what has to change until the server holds what its ports ask for; raises `Unsettled` with the reason."""
+    """Return what has to change until the server has what its ports ask for; raises `Unsettled` with the reason."""
     asking = [port for port in ports if port.resources is not None]
     for port in asking:
         _require_plain(port, home.host)
@@ -113,7 +116,7 @@ def settle(ports: Sequence[PortView], held: Holds, home: Home) -> Settlement:
 
 
 def text(settlement: Settlement, server: str, home: Home) -> str:
-    """Say in one sentence what the settlement changes of a server, which ``server`` names."""
+    """Return one sentence on what the settlement changes; ``server`` is the server's name."""
     held = [
         f"release {listed(old)} of {home.name(provider)}"
         if not new
@@ -128,7 +131,7 @@ def text(settlement: Settlement, server: str, home: Home) -> str:
 
 
 def profile(port: Mapping[str, Any], allocation: str | Mapping[str, str]) -> dict[str, Any]:
-    """Return a port's profile with this ``allocation``, and what others keep there."""
+    """Return a port's profile with this ``allocation`` and all its other keys."""
     return {**port, ALLOCATION: allocation if isinstance(allocation, str) else dict(allocation)}
 
 
@@ -165,7 +168,7 @@ def _parts(port: PortView, home: Home) -> Iterator[_Part]:
 
 
 def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
-    """Return the one way that what is held and what is named lead to."""
+    """Return the only best way by the allocations and the bindings; raises `Unsettled` when there is none."""
     if math.prod(len(part.able) for part in parts) > _WAYS:
         raise Unsettled(
             f"there are more than {_WAYS} ways to divide what {home.host} can give among the ports: let their bindings "
@@ -194,7 +197,7 @@ def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
 
 
 def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
-    """Count the groups of whose provider the server holds too little, and those whose binding names another."""
+    """Count the groups whose provider the server has too little of, and those whose binding names another provider."""
     wanted = _sums(parts, way)
     short = {
         provider
@@ -206,7 +209,7 @@ def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
 
 
 def _is_together(parts: Sequence[_Part], way: Way, home: Home) -> bool:
-    """Tell whether the providers of each port that asks for that are below one of them."""
+    """Say whether each port that asks for one subtree gets providers which are all at or below one of them."""
     parents = {offer.uuid: offer.parent for offer in home.offers}
     together: dict[str, set[str]] = {}
     for part, offer in zip(parts, way, strict=True):
@@ -242,7 +245,7 @@ def _require_room(offer: Offer, held: Amounts, wanted: Amounts) -> None:
 
 
 def _with(held: Holds, wanted: Holds) -> dict[str, dict[str, int]]:
-    """Return what is held with what the ports are to hold in the place of what they did."""
+    """Return the allocations ``held``, with those for ports replaced by the ``wanted`` ones."""
     found = {
         provider: {name: amount for name, amount in amounts.items() if not of_ports(name)}
         for provider, amounts in held.items()

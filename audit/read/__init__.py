@@ -1,1 +1,1 @@
-"""Reads databases, services and hosts into records; nothing here compares or decides."""
+"""Reads databases, services and hosts into records; nothing here compares them."""

@@ -1,4 +1,7 @@
-"""Reading what hosts really hold: their hypervisors' guests, and what lies below their instances directories."""
+"""Reads what hosts really have: the guests of their hypervisors and the files below their instances directories.
+
+``held`` is a list of records of `droveway.wire.queries`, by which a host reports all that it has.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ _DIGESTS: Final = Digests()
 
 
 def read(hypervisors: Mapping[str, Hypervisor]) -> HostsSeen:
-    """What every host holds that is on this machine, and which could not be looked at."""
+    """Read all hosts of a lab, which are on this machine, and note those that could not be read."""
     views, unseen = [], []
     for host, hypervisor in sorted(hypervisors.items()):
         try:
             views.append(view(host, host_contents.guests(hypervisor)))
         except (DrovewayError, OSError) as error:
-            # An audit that cannot see a host must say so: a silent gap would read as clean.
+            # The host is reported as unseen. Otherwise the audit would look clean.
             unseen.append(Unseen(host=host, why=str(error)))
     stores, unread = _stores(hypervisors)
     disks: list[DiskDigest] = []
@@ -42,10 +45,10 @@ def answered(
     unseen: Mapping[str, str],
     standing: Iterable[tuple[str, str, str]] = (),
 ) -> HostsSeen:
-    """What the hosts' workers answered; ``unseen``: why the other hosts could not be looked at.
+    """Return what the hosts' workers answered; ``unseen`` says why the other hosts could not be read.
 
-    Hosts whose directories have the same id share storage.  ``standing``: host, folder and name of what
-    lies in ZooKeeper for workers.
+    Hosts whose directories have the same id share storage. ``standing`` has host, folder and name of each node for
+    workers in ZooKeeper.
     """
     views: list[HostView] = []
     sharing: dict[str, dict[str, tuple[Directory, ...]]] = {}
@@ -73,7 +76,7 @@ def answered(
 
 
 def digests(host: str, held: Iterable[queries.Held]) -> list[DiskDigest]:
-    """What of all this says what a disk holds."""
+    """Return the digests of disks that the host reported."""
     return [
         DiskDigest(host=host, name=each.name, disk=each.disk, digest=each.digest, read=each.read, size=each.size)
         for each in held
@@ -82,7 +85,7 @@ def digests(host: str, held: Iterable[queries.Held]) -> list[DiskDigest]:
 
 
 def view(host: str, held: Iterable[queries.Held]) -> HostView:
-    """What of all this is in the host's hypervisor."""
+    """Return the guests, connections and interfaces that the host reported."""
     found = list(held)
     return HostView(
         host=host,
@@ -93,7 +96,7 @@ def view(host: str, held: Iterable[queries.Held]) -> HostView:
 
 
 def directories(held: Iterable[queries.Held]) -> tuple[Directory, ...]:
-    """What of all this lies below the instances directory, by name."""
+    """Return the entries of the instances directory that the host reported, sorted by name."""
     entries = (each for each in held if isinstance(each, queries.Entry))
     return _merged(
         Directory(name=each.name, is_directory=each.directory, files=frozenset(each.files), move=each.move)
@@ -102,7 +105,10 @@ def directories(held: Iterable[queries.Held]) -> tuple[Directory, ...]:
 
 
 def _merged(entries: Iterable[Directory]) -> tuple[Directory, ...]:
-    """Each of them once: of a shared directory, what hosts see that have not looked at the same instant."""
+    """Return each entry once, with all that was seen of it.
+
+    Hosts read a shared directory at different moments, so that one may see files which another does not.
+    """
     found: dict[str, Directory] = {}
     for entry in entries:
         found[entry.name] = _both(found[entry.name], entry) if entry.name in found else entry
@@ -119,7 +125,7 @@ def _both(one: Directory, other: Directory) -> Directory:
 
 
 def _stores(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[Store, ...], tuple[Unseen, ...]]:
-    """What lies below the instances directories; hosts whose directory is the same one share storage."""
+    """Read the instances directories; hosts that have the same one share storage."""
     sharing: dict[tuple[int, int], list[str]] = {}
     unseen = []
     for host, hypervisor in sorted(hypervisors.items()):

@@ -1,4 +1,4 @@
-"""Reading the journal into records."""
+"""Reads the journal into records."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveA
 from droveway.persistence.nova import objects
 
 OVERDUE: Final = dt.timedelta(hours=1)
-"""After its date by which a host should have purged what it keeps."""
+"""How long after its date a host may still have the disks that it keeps for a time."""
 
 _COPIED: Final = (
     *("id", "kind", "server", "server_name", "source_cell", "source_host", "dest_cell", "dest_host"),
     *("flow_uuid", "delete_requested", "keep_image"),
 )
-"""Columns of a move that the audit reads as they are."""
+"""The columns of a move that the audit reads as they are."""
 _TRANSLATED: Final = ("state", "parked_from", "old_flavor", "new_flavor", "error_code")
 
 _ELSEWHERE: Final = [kind.name for kind in KINDS if kind.elsewhere]
@@ -33,7 +33,7 @@ _INSERTS: Final = "record_migration"
 
 
 def moves(session: orm.Session) -> tuple[MoveRow, ...]:
-    """Every move."""
+    """Return every move."""
     ended = [state.value for state in ENDED]
     open_ones = session.execute(
         sa.select(Move.id, Move.before).where(Move.state.not_in(ended), Move.before.is_not(None))
@@ -62,7 +62,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
 
 
 def _returning(session: orm.Session) -> dict[str, str]:
-    """Move → the host that its revert, which has not ended, tries now in the place of its source."""
+    """Map each move with an open revert to the host that it tries now in place of the source."""
     tried = (
         sa.select(MoveAttempt.move_id, MoveAttempt.host)
         .join(Move, Move.id == MoveAttempt.move_id)
@@ -74,7 +74,7 @@ def _returning(session: orm.Session) -> dict[str, str]:
 
 
 def _wrote(session: orm.Session) -> set[tuple[str, str]]:
-    """(Move, step) of each of the two first steps that write in a cell, where it was done."""
+    """Return as (move, step) which of the first two steps that write in a cell were done."""
     done = sa.select(MoveStep.move_id, MoveStep.step).where(
         MoveStep.step.in_((_MARKS, _INSERTS)),
         MoveStep.direction == "execute",
@@ -85,7 +85,7 @@ def _wrote(session: orm.Session) -> set[tuple[str, str]]:
 
 
 def flows(session: orm.Session) -> tuple[FlowRow, ...]:
-    """Every flow."""
+    """Return every flow."""
     rows = session.execute(
         sa.select(MoveFlow.uuid, MoveFlow.move_id, MoveFlow.kind, MoveFlow.ended_at).order_by(MoveFlow.uuid)
     )
@@ -95,7 +95,7 @@ def flows(session: orm.Session) -> tuple[FlowRow, ...]:
 
 
 def open_steps(session: orm.Session) -> tuple[StepRow, ...]:
-    """Every run of a step that has no end."""
+    """Return every run of a step that has no end."""
     rows = session.execute(
         sa.select(MoveStep.move_id, MoveStep.flow_uuid, MoveStep.step, MoveStep.direction)
         .where(MoveStep.ended_at.is_(None))
@@ -105,7 +105,7 @@ def open_steps(session: orm.Session) -> tuple[StepRow, ...]:
 
 
 def begun(session: orm.Session) -> frozenset[str]:
-    """The flows that have not ended and of which some step has run."""
+    """Return the flows that have not ended and have run at least one step."""
     return frozenset(
         session.scalars(
             sa.select(MoveStep.flow_uuid)
@@ -117,16 +117,16 @@ def begun(session: orm.Session) -> frozenset[str]:
 
 
 def intents(session: orm.Session) -> tuple[IntentRow, ...]:
-    """Every cloud write of which nobody has seen the end."""
+    """Return every write to a service whose end is not known."""
     rows = session.scalars(sa.select(Intent).where(Intent.state.in_(("open", "late"))).order_by(Intent.id))
     return tuple(IntentRow(move=row.move_id, service=row.service, call=row.call, state=row.state) for row in rows)
 
 
 def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
-    """(Move, disk) → the digest of the disk that was set aside, by the last copy that was made of it.
+    """Map (move, disk) to the digest that the last copy made of the disk, which was then set aside.
 
-    Of moves that are open, or whose source is still kept.  Empty after a copy that came from an image: its checksum is
-    the image's, whose bytes are not the file's where that was flattened.
+    It has the moves that are open or whose source is still kept. The digest is empty when the copy came from an image:
+    then the checksum is the image's, and the bytes of a flattened disk differ from the image's.
     """
     kept = sa.select(Debt.move_id).where(Debt.action == PURGE, Debt.settled_at.is_(None))
     ended = [state.value for state in ENDED]
@@ -151,12 +151,12 @@ def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
 
 
 def claimed(session: orm.Session) -> frozenset[str]:
-    """The moves whose last claim was never given back."""
+    """Return the moves whose last claim was never given back."""
     return frozenset(session.scalars(sa.select(Claim.move_id).where(Claim.released_at.is_(None))))
 
 
 def debts(session: orm.Session) -> tuple[DebtRow, ...]:
-    """Every clean-up that is still owed or was written off."""
+    """Return every debt that is open or was written off."""
     long_ago = database_time(session) - OVERDUE
     rows = [(row, bool(row.details.get(WRITTEN_OFF))) for row in session.scalars(sa.select(Debt).order_by(Debt.id))]
     return tuple(
@@ -175,6 +175,6 @@ def debts(session: orm.Session) -> tuple[DebtRow, ...]:
 
 
 def _flavor(before: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
-    """A flavor of what the move recorded at its start."""
+    """Return a flavor from what the move recorded at its start."""
     stored = (before or {}).get(name)
     return objects.flavor_data(stored) if stored else None

@@ -1,4 +1,4 @@
-"""Reading Nova's API and cell databases into records: only the columns that are compared, only live rows."""
+"""Reads Nova's API and cell databases into records: the columns that are compared, of rows that are not deleted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from droveway.persistence.nova.usage import USAGE_COLUMNS
 OLD_VM_STATE: Final = "old_vm_state"
 SHELVED_IMAGE: Final = "shelved_image_id"
 _AT_ONCE: Final = 500
-"""So many names go into one query."""
+"""How many names go into one query."""
 
 _INSTANCE = cell.Instance
 _EXTRA = cell.InstanceExtra
 
 
 def mappings(session: orm.Session) -> tuple[MappingRow, ...]:
-    """Which cell each server is in, by the cell's name."""
+    """Return which cell each server is mapped to."""
     rows = session.execute(
         sa.select(api.InstanceMapping.instance_uuid, api.CellMapping.name, api.InstanceMapping.queued_for_delete)
         .outerjoin(api.CellMapping, api.CellMapping.id == api.InstanceMapping.cell_id)
@@ -34,13 +34,13 @@ def mappings(session: orm.Session) -> tuple[MappingRow, ...]:
 
 
 def requests(session: orm.Session) -> dict[str, str]:
-    """The flavorid in each server's request spec; empty when there is none to be read."""
+    """Return the flavorid in each server's request spec; empty when the spec cannot be read."""
     rows = session.execute(sa.select(api.RequestSpec.instance_uuid, api.RequestSpec.spec))
     return {server: _requested_flavor(spec) for server, spec in rows}
 
 
 def servers(session: orm.Session, cell_name: str) -> tuple[ServerRow, ...]:
-    """Every live server of the cell."""
+    """Return every live server of the cell."""
     columns = [getattr(_INSTANCE, name) for name in (*FLAVOR_COLUMNS, "project_id", "user_id", "availability_zone")]
     query = (
         sa.select(
@@ -64,7 +64,7 @@ def servers(session: orm.Session, cell_name: str) -> tuple[ServerRow, ...]:
 
 
 def migrations(session: orm.Session, cell_name: str) -> tuple[MigrationRow, ...]:
-    """Every resize and cold migration of the cell that has a uuid and is not soft-deleted."""
+    """Return every resize and cold migration of the cell that has a uuid and is not soft-deleted."""
     model = cell.Migration
     rows = session.execute(
         sa.select(model.id, model.uuid, model.instance_uuid, model.status, model.source_compute, model.dest_compute)
@@ -86,7 +86,7 @@ def migrations(session: orm.Session, cell_name: str) -> tuple[MigrationRow, ...]
 
 
 def nodes(session: orm.Session, cell_name: str) -> tuple[Node, ...]:
-    """Every compute node of the cell."""
+    """Return every compute node of the cell."""
     rows = session.scalars(
         sa.select(cell.ComputeNode)
         .where(cell.ComputeNode.deleted == 0, cell.ComputeNode.uuid.is_not(None))
@@ -106,7 +106,7 @@ def nodes(session: orm.Session, cell_name: str) -> tuple[Node, ...]:
 
 
 def actions(session: orm.Session, requests: Collection[str]) -> dict[str, bool]:
-    """Return each of the requests by which the cell has an action of Nova's, with whether that has failed."""
+    """Return the requests that have an instance action in the cell, each with whether the action has failed."""
     action, asked, found = cell.InstanceAction, sorted(requests), dict[str, bool]()
     for first in range(0, len(asked), _AT_ONCE):
         some = action.request_id.in_(asked[first : first + _AT_ONCE])
@@ -116,7 +116,7 @@ def actions(session: orm.Session, requests: Collection[str]) -> dict[str, bool]:
 
 
 def down(session: orm.Session) -> frozenset[str]:
-    """The hosts that somebody declared to be off."""
+    """Return the hosts that are declared down."""
     return frozenset(
         session.scalars(
             sa.select(cell.Service.host).where(
@@ -160,7 +160,7 @@ def _server(
 
 
 def _metadata(session: orm.Session) -> dict[tuple[str, str], str]:
-    """The system metadata that a move writes and takes away again."""
+    """Return the system metadata that a move writes and removes again."""
     model = cell.InstanceSystemMetadata
     rows = session.execute(
         sa.select(model.instance_uuid, model.key, model.value).where(
@@ -184,7 +184,7 @@ def _volumes(session: orm.Session) -> dict[str, list[BlockDevice]]:
     )
     found: dict[str, list[BlockDevice]] = {}
     for server, volume, attachment, boot_index in rows:
-        # Both columns may be NULL in Nova's schema; the query leaves such rows of volumes out.
+        # In Nova's schema both columns may be NULL. The query leaves out such rows of volumes.
         found.setdefault(str(server), []).append(
             BlockDevice(volume=str(volume), attachment=attachment, boot=boot_index == 0)
         )
@@ -210,5 +210,5 @@ def _requested_flavor(spec: str) -> str:
         request = objects.unpack(objects.decode(spec), "RequestSpec").data
         return str(objects.flavor_data(request["flavor"])["flavorid"])
     except (BadObject, KeyError):
-        # The comparison reports the empty answer: what Nova cannot read either is a finding, not the audit's end.
+        # An object that Nova cannot read either does not end the audit: the empty answer becomes a finding.
         return ""

@@ -1,4 +1,4 @@
-"""Reading Placement, ports, volumes and images into records."""
+"""Reads Placement, ports, volumes and images into records."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 
 MOVE_PROPERTY: Final = "droveway_move"
-"""The property of an image by which it says what move made it."""
+"""The property of an image that names the move which made it."""
 _SNAPSHOT_SUFFIX: Final = "-resize-temp"
 _SHELVED_SUFFIX: Final = "-shelved"
 _SERVER_PROPERTY: Final = "instance_uuid"
 
 
 def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[str, dict[str, int]]]]:
-    """Provider → parent, and consumer → provider → amounts, read from the providers' side: nobody is overlooked."""
+    """Return each provider's parent, and each consumer's amounts of each provider.
+
+    They are read provider by provider, so that consumers which no database names are found too.
+    """
     providers: dict[str, str | None] = {}
     held: dict[str, dict[str, dict[str, int]]] = {}
     for provider in client.providers():
@@ -30,13 +33,13 @@ def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[
 
 
 def reserved(client: Placement, provider: str) -> dict[str, int]:
-    """Resource class → what the provider's host keeps for itself."""
+    """Return for each resource class the amount that the provider's host reserves for itself."""
     inventories = client.provider_inventories(provider)
     return {name: int(each["reserved"]) for name, each in inventories.items() if each.get("reserved")}
 
 
 def consumers(client: Placement, known: Iterable[str]) -> dict[str, Consumer]:
-    """Of these consumers what they are and whose."""
+    """Return the type, project and user of each of these consumers."""
     found = {}
     for consumer in known:
         holds = client.allocations(consumer)
@@ -46,17 +49,17 @@ def consumers(client: Placement, known: Iterable[str]) -> dict[str, Consumer]:
 
 
 def ports(client: Network, servers: Container[str]) -> tuple[PortView, ...]:
-    """The ports that belong to servers; those of routers and DHCP agents are none of ours."""
+    """Return the ports of servers, without those of routers and DHCP agents."""
     return tuple(
         port_view(port)
         for port in client.all_ports()
-        # One that names a server as its device is the server's, whatever else it says.
+        # A port whose device is a known server is that server's, whatever its owner says.
         if port.server and (port.device_owner.startswith(COMPUTE_OWNER) or port.server in servers)
     )
 
 
 def port_view(port: PortRecord) -> PortView:
-    """Return what is compared of a port."""
+    """Return the part of a port that is compared."""
     return PortView(
         id=port.id,
         server=port.server,
@@ -69,7 +72,7 @@ def port_view(port: PortRecord) -> PortView:
 
 
 def attachments(client: Volumes) -> tuple[AttachmentView, ...]:
-    """The attachments that were made for servers."""
+    """Return the attachments of servers."""
     return tuple(
         AttachmentView(id=row.id, volume=row.volume, server=row.server, host=row.host or None, status=row.status)
         for row in client.all_attachments()
@@ -78,10 +81,10 @@ def attachments(client: Volumes) -> tuple[AttachmentView, ...]:
 
 
 def images(client: Images, named: Container[str]) -> tuple[ImageView, ...]:
-    """The images that moves and shelves made, and those that servers name as their root disks.
+    """Return the images that moves and shelves made, and those that servers name as their root disks.
 
-    Those of moves say so, or are named as Nova names its own; those of shelves are named so too, and say whose they
-    are.
+    An image of a move has a property that names the move, or the name that Nova gives to the image of a cross-cell
+    move. An image of a shelve has the name that Nova gives to it, and a property that names the server.
     """
     return tuple(
         ImageView(
@@ -100,5 +103,5 @@ def images(client: Images, named: Container[str]) -> tuple[ImageView, ...]:
 
 
 def _shelved(image: ImageRecord) -> str:
-    """The server whose root disk a shelve put into the image; empty for any other image."""
+    """Return the server whose root disk a shelve put into the image; empty for any other image."""
     return image.properties.get(_SERVER_PROPERTY, "") if image.name.endswith(_SHELVED_SUFFIX) else ""

@@ -40,11 +40,11 @@ def test_what_an_ended_move_holds_goes() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"allocations": {ENDED: {"node-third": SMALL}}}, "may stand for what is really held"),
-        ({"allocations": LEFT | {SERVER: {"node-dest": SMALL}}}, "may stand for what is really held"),
+        ({"allocations": {ENDED: {"node-third": SMALL}}}, "may stand for something that is really there"),
+        ({"allocations": LEFT | {SERVER: {"node-dest": SMALL}}}, "may stand for something that is really there"),
         (
             {"stores": (store("source", directory()), store("third", directory("_resize", ENDED)))},
-            "may stand for what is really held",
+            "may stand for something that is really there",
         ),
         ({"flows": (FlowRow(uuid="f", move=ENDED, kind="confirm", ended=False),)}, "has not ended"),
         (

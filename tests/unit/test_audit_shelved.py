@@ -434,9 +434,9 @@ def test_rows_of_a_time_before_a_shelve_go_by_its_settling() -> None:
     row = replace(after("shelve", State.DONE).servers[0], vm_state="active", host="source")
     back = replace(after("shelve", State.DONE), servers=(row,))
     assert SETTLE not in {each.mend for each in judge(back).findings}
-    found = judge(replace(back, lacking=frozenset({MOVE}))).findings
+    found = judge(replace(back, without_action=frozenset({MOVE}))).findings
     assert {each.mend for each in found if each.kind != "usage"} == {SETTLE}
-    claimed = replace(back, lacking=frozenset({MOVE}), claimed=frozenset({MOVE}))
+    claimed = replace(back, without_action=frozenset({MOVE}), claimed=frozenset({MOVE}))
     assert SETTLE not in {each.mend for each in judge(claimed).findings}
 
 
@@ -455,7 +455,7 @@ def test_a_copy_that_an_unshelve_has_removed_goes_by_its_settling(kind: str, *, 
 @pytest.mark.parametrize("unfinished", [True, False])
 def test_a_task_that_an_undone_shelve_has_not_cleared_is_a_finding(unfinished: bool) -> None:
     """The move has failed and its action has not: the cell was put back.  Else Nova shelves the server."""
-    found = after("shelve", State.FAILED, unfinished=frozenset({MOVE}) if unfinished else frozenset())
+    found = after("shelve", State.FAILED, without_failed_action=frozenset({MOVE}) if unfinished else frozenset())
     row = replace(found.servers[0], task_state="shelving")
     told = [each for each in judge(replace(found, servers=(row,))).findings if each.kind == "task"]
     assert [each.mend for each in told] == ([SETTLE] if unfinished else [])

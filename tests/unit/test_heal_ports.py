@@ -199,8 +199,8 @@ def test_a_server_at_rest_is_healed_with_a_note_in_its_last_ended_move() -> None
     ("changes", "why"),
     [
         ({"debts": (DebtRow(id=1, host="third", move=ENDED, action="connect"),)}, "third still owes something for web"),
-        ({"allocations": {SERVER: {"node-source": ROOT}}}, "what it holds of its host comes first"),
-        ({"allocations": {}}, "what it holds of its host comes first"),
+        ({"allocations": {SERVER: {"node-source": ROOT}}}, "mend another finding about the server first"),
+        ({"allocations": {}}, "mend another finding about the server first"),
     ],
 )
 def test_a_server_is_left_alone_beside_what_comes_first(changes: dict[str, Any], why: str) -> None:

@@ -155,7 +155,7 @@ def books(state: State = State.RUNNING, **changes: Any) -> Snapshot:
         "providers": {"node-source": None, "node-dest": None, "node-third": None},
         "allocations": SOURCE,
         "ports": (PortView(id="port", server=SERVER, bindings={"source": "ACTIVE"}),),
-        "tells_asked": True,
+        "shows_requests": True,
         "attachments": (attachment("a-source", "source"),),
         "images": (),
         "hosts": (
