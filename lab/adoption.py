@@ -1,4 +1,4 @@
-"""Takes a lab's databases as they are that are not those which the lab used last."""
+"""Accepts databases of a lab that were restored from a copy or swapped, and goes on with them as they are."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OfLab(Memory):
         self.findings = findings
 
     def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:  # noqa: ARG002 - the journal itself has the mark
-        """Write down what the databases say now."""
+        """Delete the old marks; the next run writes those of the databases as they are."""
         self._lab.layout.marks.unlink(missing_ok=True)
         with marks.Databases(self._lab.layout, self._lab.identity.hosts) as databases:
             databases.record()

@@ -1,4 +1,4 @@
-"""The audit of a lab."""
+"""Audits a lab."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from droveway.lab.parts import Parts
 
 
 def balance(lab: Parts) -> Report:
-    """Compare all books of the lab; nothing is changed."""
+    """Audit the lab; nothing is changed."""
     return run.audit(sources(lab))
 
 
 def sources(lab: Parts) -> Sources:
-    """All that there is to compare in a lab."""
+    """Return all that an audit of the lab reads."""
     return Sources(
         api=lab.api,
         cells=lab.cells,

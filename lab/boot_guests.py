@@ -1,7 +1,7 @@
-"""libvirt hosts whose guests are boot guests: their serial line is a socket, over which a lab talks to them.
+"""Defines guests on libvirt hosts whose serial line is a socket, over which a lab talks to them.
 
-No other server has such a line: what `droveway.workers.hypervisors.libvirt.hypervisor` makes of a definition is what a
-guest of anybody else gets, and here its serial line alone is changed.
+Only the serial line differs from the definition that `droveway.workers.hypervisors.libvirt.hypervisor` makes for any
+other guest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONGEST = "0" * 36
 
 
 class BootGuests(Libvirt):
-    """One host; ``run_dir`` takes the sockets; `droveway.errors.Refused` when its path is too long for them."""
+    """One host; ``run_dir`` takes the sockets. Raises `droveway.errors.Refused` when its path is too long for them."""
 
     def __init__(self, host: str, root: Path, *, run_dir: Path, **options: Any) -> None:
         super().__init__(host, root, **options)
@@ -34,12 +34,12 @@ class BootGuests(Libvirt):
         self._logs = self.root / "consoles"
 
     def undefine(self, server: str) -> None:
-        """As for every guest; what it wrote to its serial line goes with it."""
+        """Remove the guest's definition, and the file of its serial line."""
         super().undefine(server)
         durable.remove(self._logs / f"{server}.log")
 
     def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Ask the boot guest who it is; raises StepError when it does not answer in time."""
+        """Ask the boot guest for its status; raises StepError when it does not answer in time."""
         told = self.console(server).status(seconds or ANSWER_SECONDS)
         return {"boots": told.boots, "mark": told.mark, "vcpus": told.vcpus, "memory_mb": told.memory_mb}
 
@@ -48,7 +48,7 @@ class BootGuests(Libvirt):
         self.console(server).mark(text)
 
     def console(self, server: str) -> Console:
-        """The serial line of a server's boot guest."""
+        """Return the serial line of a server's boot guest."""
         return Console(self._console(server), server, self.host, lambda: self._running(server))
 
     def _adapt(self, wanted: Domain, server: str) -> None:
@@ -62,7 +62,7 @@ class BootGuests(Libvirt):
         serial.set("type", "unix")
         serial.insert(0, etree.Element("source", mode="bind", path=str(self._console(server))))
         serial.insert(1, etree.Element("log", file=str(self._logs / f"{server}.log"), append="on"))
-        # libvirt makes the console of the serial line, and refuses one that differs from it.
+        # libvirt makes a console for the serial line, and refuses a console that differs from it.
         for console in devices.findall("console"):
             devices.remove(console)
 

@@ -1,4 +1,4 @@
-"""The boot guest: 4 KiB of machine code that live in the first sectors of its own disk.
+"""Assembles the boot guest: 4 KiB of machine code in the first sectors of its own disk.
 
 It answers on the serial line, counts its boots in its disk, keeps a mark there, and fills and sums sectors; see
 ``bootguest.S``.  Assembled with binutils when an image is made.
@@ -16,7 +16,7 @@ SOURCE = Path(__file__).with_name("bootguest.S")
 
 
 def assemble() -> bytes:
-    """The guest's machine code; raises `droveway.errors.Refused` when binutils are missing."""
+    """Return the guest's machine code; raises `droveway.errors.Refused` when binutils are missing."""
     with tempfile.TemporaryDirectory() as folder:
         object_file, code = Path(folder, "boot.o"), Path(folder, "boot.bin")
         try:

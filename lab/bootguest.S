@@ -365,7 +365,7 @@ getline: mov di,LINE
   in ax,dx
   test ax,0x100
   jnz poweroff
-  cli                       # what comes after the look is only heard by the halt
+  cli                       # an interrupt that comes after the test stays pending until hlt
   mov dx,0x3fd
   in al,dx
   test al,1

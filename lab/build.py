@@ -1,4 +1,4 @@
-"""Making a lab and removing it."""
+"""Makes labs and removes them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def create(root: Path, spec: cloud.Cloud) -> Lab:
 
 
 def destroy(root: Path) -> int:
-    """Stop the lab's guests and daemons and remove it; how many guests ran.
+    """Stop the lab's guests and daemons, remove the lab, and return how many guests ran.
 
     Raises `droveway.errors.Refused` when the directory is no lab, or a command uses it.
     """
@@ -66,7 +66,7 @@ def destroy(root: Path) -> int:
             stopped = _stop(lab)
             lab.close()
             layout.remove_socket_directory(lab.identity)
-            # Last, so that a destroy which was killed can be repeated.
+            # This file goes last, so that a destroy which was killed can be repeated.
             _empty(files, keep_root=False, last=files.identity)
     except OSError as error:
         raise Refused(f"the lab {root} cannot be removed: {error.strerror} ({error.filename})") from None
@@ -74,7 +74,7 @@ def destroy(root: Path) -> int:
 
 
 def stop_guests(lab: Lab) -> int:
-    """Cut off every guest of the lab; how many ran."""
+    """Power off every guest of the lab, and return how many ran."""
     stopped = 0
     for host in lab.identity.hosts:
         hypervisor = lab.hypervisor(host)
@@ -86,14 +86,14 @@ def stop_guests(lab: Lab) -> int:
 
 
 def _stop(lab: Lab) -> int:
-    """End the lab's guests and whatever else runs for it; how many guests ran."""
+    """End the lab's guests and daemons, and return how many guests ran."""
     if lab.identity.hypervisor == "libvirt":
         return daemons.stop(lab.layout, lab.identity)
     return stop_guests(lab)
 
 
 def _make_root(files: Layout) -> bool:
-    """Have the lab's directory, empty; whether it had to be made."""
+    """Make the lab's directory, unless it exists and is empty; return whether it was made."""
     root = files.root
     if files.identity.exists():
         if layout.read_identity(files, unfinished=True).complete:
@@ -125,7 +125,10 @@ def _empty(files: Layout, *, keep_root: bool, last: Path | None = None) -> None:
 
 
 def _begin(files: Layout, spec: cloud.Cloud) -> Lab:
-    """Write what makes the directory an unfinished lab; the lab that is returned says that it is complete."""
+    """Write the file that makes the directory an unfinished lab, and return the lab.
+
+    The returned object counts as complete, so that its parts can be opened. The file says so once everything is made.
+    """
     hosts = {
         name: LabHost(
             cell=cell,
@@ -170,7 +173,7 @@ def _make_directories(lab: Lab) -> None:
         instances = files.host(name) / "instances"
         if host.shared is not None:
             (files.shared / host.shared).mkdir(exist_ok=True)
-            # Relative, so that the lab may be moved or copied.
+            # A relative link lets the lab be moved or copied.
             instances.symlink_to(os.path.relpath(files.shared / host.shared, files.host(name)))
         Directories(instances).ensure()
 
@@ -183,7 +186,7 @@ def _write_configuration(lab: Lab, spec: cloud.Cloud) -> None:
         f"allow_resize_to_same_host = {str(options.allow_resize_to_same_host).lower()}\n"
         f"cross_cell_move_weight_multiplier = {options.cross_cell_weight}\n"
         f"\n[cross_cell]\nallowed = {str(options.cross_cell).lower()}\ntransfer = {options.transfer}\n"
-        # A lab has one project, which Nova's defaults would hold to a few servers.
+        # A lab has one project. Nova's default quotas would allow it a few servers.
         f"\n[quota]\ncores = {quotas.UNLIMITED}\nram = {quotas.UNLIMITED}\n",
         encoding="utf-8",
     )

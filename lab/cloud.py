@@ -1,4 +1,4 @@
-"""The cloud file of a lab: what it may say, and that it does not contradict itself."""
+"""Reads the cloud file of a lab, and checks that it does not contradict itself."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Scalar = str | int | float | bool
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One mapping of the cloud file; a key that it does not name is an error."""
+    """One mapping of the cloud file; a key without a field here is an error."""
 
 
 class Options(Record, frozen=True):
-    """Options of the whole lab, named as Nova's: they go to its droveway.conf."""
+    """The options of the whole lab, with Nova's names; they are written into its droveway.conf."""
 
     allow_resize_to_same_host: bool = False
     max_attempts: Positive = 3
@@ -43,7 +43,7 @@ class Options(Record, frozen=True):
     cross_cell_weight: float = 1000000.0
     """Nova's `cross_cell_move_weight_multiplier`: positive prefers a server's present cell, negative others."""
     transfer: Literal["auto", "direct", "image"] = "auto"
-    """How disks go into another cell."""
+    """How disks are copied into another cell."""
 
 
 class Bridge(Record, frozen=True):
@@ -69,7 +69,7 @@ class Qos(Record, frozen=True):
 
 
 class Host(Record, frozen=True):
-    """A hypervisor host: its capacity, where it stands and what it can do."""
+    """A hypervisor host: its capacity, its aggregates and what it can do."""
 
     vcpus: Positive = 10
     memory_mb: Positive = 8192
@@ -88,16 +88,16 @@ class Host(Record, frozen=True):
     """The packet rate that the host can guarantee, in 1,000 packets a second; 0: none."""
 
     def ratio(self, resource: str) -> float:
-        """How often the host's amount of the resource class may be given away."""
+        """Return the host's allocation ratio for the resource class."""
         return next((value for name, value in self.allocation_ratio.items() if name == resource), _RATIOS[resource])
 
     def total(self, resource: str) -> int:
-        """The host's amount of the resource class, in Placement's unit."""
+        """Return the host's amount of the resource class, in Placement's unit."""
         return int(getattr(self, AMOUNTS[resource]))
 
 
 class Cell(Record, frozen=True):
-    """A cell: its hosts by name."""
+    """A cell, with its hosts by name."""
 
     hosts: dict[str, Host]
     isolated: bool = False
@@ -140,10 +140,10 @@ class Port(Record, frozen=True):
     """A port of a server; the lab chooses its address."""
 
     network: str | None = None
-    """None: the lab's own network, which every host reaches."""
+    """The port's network; None for the lab's own one, which every host reaches."""
     qos: str | None = None
     format: Literal["groups", "legacy"] = "groups"
-    """How Neutron tells what the port asks for: legacy is that of one without port-resource-request-groups."""
+    """How Neutron shows what the port asks for; a Neutron without port-resource-request-groups uses legacy."""
 
 
 class Volume(Record, frozen=True):
@@ -156,7 +156,7 @@ class Volume(Record, frozen=True):
 
 
 class Server(Record, frozen=True):
-    """A server and the host that it is born on, or the cell of one that is shelved and so on no host."""
+    """A server and the host that it is built on, or its cell when it is shelved and so on no host."""
 
     flavor: str
     host: str | None = None
@@ -167,28 +167,28 @@ class Server(Record, frozen=True):
     state: Literal["active", "stopped", "shelved_offloaded"] = "active"
     group: str | None = None
     az: str | None = None
-    """The zone that was asked for: the server never leaves it."""
+    """The availability zone that was asked for, which the server never leaves."""
 
     @property
     def boots_from_volume(self) -> bool:
-        """Whether a volume is its root disk."""
+        """Say whether its root disk is a volume."""
         return any(volume.boot for volume in self.volumes)
 
     @property
     def offloaded(self) -> bool:
-        """Whether it is shelved."""
+        """Say whether it is shelved."""
         return self.state == OFFLOADED
 
 
 class Quota(Record, frozen=True):
-    """How much servers may have together; what is not given has no limit of its own."""
+    """The quotas of servers together; a quota that is not given has no limit of its own."""
 
     cores: Natural | None = None
     ram_mb: Natural | None = None
 
 
 class Quotas(Record, frozen=True):
-    """Quotas of every project, and of the lab's one project, which go before."""
+    """The default quotas, and those of the lab's one project, which replace them."""
 
     default: Quota = Quota()
     lab: Quota = Quota()
@@ -210,7 +210,7 @@ class Cloud(Record, frozen=True, kw_only=True):
     servers: dict[str, Server] = {}
 
     def hosts(self) -> Iterator[tuple[str, str, Host]]:
-        """Every host: cell, name, host."""
+        """Yield cell, name and host of every host."""
         for cell_name, cell in self.cells.items():
             for name, host in cell.hosts.items():
                 yield cell_name, name, host
@@ -220,12 +220,12 @@ R = TypeVar("R", bound=Record)
 
 
 def demo_cloud() -> Cloud:
-    """The cloud of a lab that is made without a cloud file."""
+    """Return the cloud of a lab that is made without a cloud file."""
     return read_cloud(demo_file("sandbox"))
 
 
 def demo_file(hypervisor: str) -> Path:
-    """The cloud file of the demonstration."""
+    """Return the cloud file of the demonstration."""
     return Path(__file__).with_name("demo_cloud.yaml" if hypervisor == "sandbox" else f"demo_cloud_{hypervisor}.yaml")
 
 
@@ -260,14 +260,14 @@ def parse_cloud(text: str, source: str) -> Cloud:
 
 
 def required_traits(cloud: Cloud, server: Server) -> set[str]:
-    """The traits that the server's flavor and image ask of a host."""
+    """Return the traits that the server's flavor and image ask of a host."""
     specs = cloud.flavors[server.flavor].extra_specs
     traits = {key.removeprefix("trait:") for key, value in specs.items() if value == "required" and key[:6] == "trait:"}
     return traits | set(cloud.images[server.image].traits if server.image else ())
 
 
 def needs(flavor: Flavor, *, boots_from_volume: bool) -> dict[str, int]:
-    """What Placement is asked for a server of the flavor, as Nova reckons it: no root disk for a boot volume."""
+    """Return what a server of the flavor needs in Placement, as Nova counts it: no root disk for a boot volume."""
     swap_gb = -(-flavor.swap_mb // MIB_PER_GIB)
     disk = (0 if boots_from_volume else flavor.root_gb) + flavor.ephemeral_gb + swap_gb
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": disk}
@@ -557,7 +557,7 @@ def _check_capacity(cloud: Cloud) -> None:
             wanted = needs(cloud.flavors[server.flavor], boots_from_volume=server.boots_from_volume)
             for resource, amount in wanted.items():
                 used[resource] += amount
-                # Placement lets one consumer take no more than the total, whatever the ratio.
+                # In Placement one consumer cannot have more than the total, whatever the ratio is.
                 room = min(host.total(resource), _room(host, resource) - used[resource] + amount)
                 if amount > room:
                     raise _WrongError(

@@ -1,7 +1,7 @@
-"""Talks to the boot guest over its serial line, which a QEMU offers as a unix socket.
+"""Talks to a boot guest over its serial line, which QEMU offers as a unix socket.
 
-What a guest says while nobody is connected is lost, so it is asked who it is until it answers; from then on it hears
-every line once.
+What the guest writes while nobody is connected is lost. So it is asked for its status until it answers. From then on it
+receives each line once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STATUS: Final = re.compile(
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """What a boot guest says of itself: its processors, memory (MiB) and boot disk as it finds them."""
+    """A boot guest's answer: its processors, its memory (MiB) and its boot disk, as it finds them."""
 
     boots: int
     mark: str
@@ -36,21 +36,21 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     disk_sectors: int
     uuid: str
-    """The server's, without dashes."""
+    """The server's uuid without dashes."""
 
 
 class Console:
-    """One guest's serial line at ``path``; every call raises StepError when the guest of ``name`` is mute."""
+    """One guest's serial line at ``path``; each call raises StepError when the guest of ``name`` does not answer."""
 
     def __init__(self, path: Path, name: str, host: str, runs: Callable[[], bool]) -> None:
-        """``runs`` tells whether it is worth while to ask again."""
+        """Take ``runs`` as the function that says whether the guest still runs, so that it is worth asking again."""
         self._path = path
         self._name = name
         self._host = host
         self._runs = runs
 
     def status(self, seconds: float = ANSWER_SECONDS) -> Status:
-        """Who the guest is; it has so long to answer."""
+        """Return the guest's status; it has so many seconds to answer."""
         return _status(self._talk("", _STATUS, seconds))
 
     def mark(self, text: str) -> None:
@@ -81,7 +81,7 @@ class Console:
                 found = _hear(line, _STATUS, REPEAT_SECONDS)
             if found is None or not order:
                 return found
-            # It may still answer an earlier question: a mark is believed when it is told.
+            # The first answer may still be to an earlier question. The mark is written once an answer shows it.
             line.sendall(f"{order}\n".encode("ascii"))
             while (found := _hear(line, answer, deadline - time.monotonic())) is not None:
                 if answer is not _STATUS or order == f"mark {_status(found).mark}":
@@ -90,7 +90,7 @@ class Console:
 
 
 def _hear(line: socket.socket, answer: re.Pattern[bytes], seconds: float) -> re.Match[bytes] | None:
-    """The next answer; None when there is none in time, or the guest is gone."""
+    """Return the next answer; None when none comes in time, or the guest has ended."""
     heard = b""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:

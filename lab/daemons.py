@@ -1,6 +1,6 @@
-"""The libvirt daemons of a lab's hosts: started with the lab, found again by every command, ended with the lab.
+"""Starts the libvirt daemons of a lab's hosts, finds them again, and ends them with the lab.
 
-A host's daemon keeps all that is its own in the host's directory, ``hosts/NAME/libvirt``: its pid, its log, and the
+A host's daemon keeps all its files in the host's directory, ``hosts/NAME/libvirt``: its pid, its log, and the
 processes that a `droveway lab destroy` has to end.  Its sockets are reached through the lab's short directory.
 """
 
@@ -27,12 +27,12 @@ def start(files: Layout, identity: Identity) -> None:
 
 
 def stop(files: Layout, identity: Identity) -> int:
-    """End every guest and daemon; how many guests ran."""
+    """End every guest and daemon, and return how many guests ran."""
     return sum(host.stop() for host in _hosts(files, identity))
 
 
 def hypervisor(files: Layout, identity: Identity, name: str) -> BootGuests:
-    """The host's hypervisor; its daemon is started again when it has died."""
+    """Return the host's hypervisor; its daemon is started again if it has died."""
     from droveway.lab.boot_guests import BootGuests
 
     daemon = host(files, identity, name)
@@ -48,7 +48,7 @@ def hypervisor(files: Layout, identity: Identity, name: str) -> BootGuests:
 
 
 def host(files: Layout, identity: Identity, name: str) -> LibvirtHost:
-    """The host's daemon, whether it runs or not."""
+    """Return the host's daemon, whether it runs or not."""
     return LibvirtHost(name, files.host(name), Path(identity.sockets))
 
 
@@ -57,7 +57,7 @@ def _hosts(files: Layout, identity: Identity) -> Iterator[LibvirtHost]:
 
 
 def _let_enter(files: Layout) -> None:
-    """Let the user of root's daemons pass through the lab's own directories, whatever the umask was."""
+    """Give the user of the daemons access through the lab's own directories, whatever the umask was."""
     for path in (files.hosts, files.volumes, files.shared, *files.hosts.iterdir(), *files.shared.iterdir()):
         path.chmod(stat.S_IMODE(path.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
     for instances in files.hosts.glob("*/instances"):

@@ -1,4 +1,4 @@
-"""The bytes of a lab: its images, and the disks of a new server."""
+"""Writes the bytes of a lab's images and of a new server's disks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from droveway.workers.directories import Directories
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.hypervisors.base import Hypervisor
 
-# An image is sparse: an extent of bytes at the start of every 4 MiB, behind the room for a boot sector in the first.
+# An image is sparse: it has bytes at the start of every 4 MiB; in the first one they begin after the boot sector.
 _STRIDE: Final = 4 * units.Mi
 _EXTENT: Final = 256 * units.Ki
 _BOOT_ROOM: Final = 64 * units.Ki
-# A server's own bytes lie between the first two extents, within the smallest image.
+# A server's own bytes lie between the first two of these, within the smallest image.
 _OWN: Final = 512 * units.Ki
 
 
 def make_image(path: Path, *, name: str, size_mb: int, hypervisor: str) -> None:
-    """Write a raw image of `size_mb` MiB: reproducible bytes, and what the hypervisor boots from."""
+    """Write a raw image of `size_mb` MiB: a boot program if the hypervisor needs one, and reproducible bytes."""
     size = size_mb * units.Mi
     source = random.Random(name)  # noqa: S311 - bytes to tell images apart, no secret
     with path.open("wb") as file:
@@ -47,7 +47,7 @@ def make_bootable(hypervisor: str, path: Path) -> None:
 
 
 def make_snapshot(path: Path, *, base: Path, name: str) -> None:
-    """Copy a raw image and write what the server of that name has changed in it: reproducible bytes of its own."""
+    """Copy a raw image, and write reproducible bytes into it that only the server of that name has."""
     subprocess.run(["cp", "--sparse=always", "--reflink=auto", "--", base, path], check=True)
     own = random.Random(f"{name}-shelved")  # noqa: S311 - bytes to tell disks apart, no secret
     with path.open("r+b") as file:

@@ -1,4 +1,7 @@
-"""Faults that are armed in a lab: a step fails, stalls, is killed, meets a full disk or a flipped byte."""
+"""Arms faults in a lab: a step fails, stalls, is killed, meets a full disk, or a byte of its copy is flipped.
+
+A probe is the function that a step calls at each place where a fault may fire.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ Class = Literal["move", "destination"]
 Process = Literal["conductor", "worker"]
 
 STALL_POLL: Final = 0.05
-"""Seconds between two looks whether a stalled step is released."""
+"""Seconds between two checks whether a stalled step is released."""
 
 _VERIFY: Final = "verify"
-# Effects that need no room on a disk; the conductor's own probe names none.
+# The effects that need no room on a disk. The name is empty in a conductor.
 _WRITES_NOTHING: Final = frozenset({"", "offer", "offered", "withdraw"})
 _CHUNKS: Final = "-chunks"
 
@@ -43,14 +46,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     action: Action
     host: str | None = None
     count: int = 1
-    """How often it still fires; a stall that has fired stays, with 0, until it is cleared."""
+    """How often it will still fire. A stall that has fired stays, with 0, until it is cleared."""
     fault: Class = "move"
-    """Whose fault a failure is: only the destination's lets the next alternate be tried."""
+    """Whose fault a failure is; only after a fault of the destination is the next alternate tried."""
     process: Process | None = None
-    """Whom it hits; without one whoever comes first, which may be either during a step of a host."""
+    """The process in which it fires, conductor or worker; None for the one that comes to the place first."""
 
     def matches(self, step: str, direction: str, phase: str, host: str | None, process: Process = "conductor") -> bool:
-        """Whether it fires here; a fault that names no host fires on every one and on the conductor."""
+        """Say whether it fires here; a fault without a host fires on every host and on the conductor."""
         here = (self.step, self.direction, self.phase) == (step, direction, phase)
         theirs = self.process in (None, process) and self.host in (None, host)
         return here and self.count > 0 and theirs
@@ -73,7 +76,7 @@ def arm(files: Layout, fault: Fault) -> Fault:
 
 
 def armed(files: Layout) -> list[Fault]:
-    """Every fault, also the stalls that have fired."""
+    """Return every fault, including the stalls that have fired."""
     try:
         return msgspec.json.decode(files.faults.read_bytes(), type=list[Fault])
     except FileNotFoundError:
@@ -81,7 +84,7 @@ def armed(files: Layout) -> list[Fault]:
 
 
 def clear(files: Layout, number: int | None) -> int:
-    """Disarm one fault, or all, and release what they stall; how many there were."""
+    """Disarm one fault, or all, and release the steps that they stall; return how many there were."""
     with _locked(files) as present:
         kept = [] if number is None else [fault for fault in present if fault.id != number]
         if number is not None and len(kept) == len(present):
@@ -100,7 +103,7 @@ def probe(
     detail: str = "",
     process: Process = "conductor",
 ) -> None:
-    """Where a fault fires, if one is armed for here; its count is lowered durably first."""
+    """Let a fault fire that is armed for this place; its count is lowered durably before."""
     if not any(fault.matches(step, direction, phase, host, process) for fault in armed(files)):
         return
     fault = _take(files, (step, direction, phase, host, process), detail)
@@ -109,7 +112,7 @@ def probe(
 
 
 def conductor_probe(files: Layout, host_of: Callable[[str, str], str | None]) -> Callable[[str, str, str, str], None]:
-    """The probe of a conductor; ``host_of`` names the host of a move's step, None for one of the conductor's own."""
+    """Return a conductor's probe; ``host_of`` returns the host of a move's step, None for a step without a host."""
 
     def fire(move: str, step: str, direction: str, phase: str) -> None:
         if armed(files):
@@ -119,7 +122,7 @@ def conductor_probe(files: Layout, host_of: Callable[[str, str], str | None]) ->
 
 
 def worker_probe(files: Layout, host: str) -> Callable[[str, Direction, str, str], None]:
-    """The probe of a host's worker; ``detail`` is the name of the effect that comes next."""
+    """Return the probe of a host's worker; ``detail`` is the name of the effect that comes next."""
 
     def fire(step: str, direction: Direction, phase: str, detail: str) -> None:
         probe(files, step, direction, phase, host=host, detail=detail, process="worker")
@@ -140,7 +143,10 @@ def _take(files: Layout, place: tuple[str, str, str, str | None, Process], detai
 
 
 def _is_its_moment(fault: Fault, detail: str) -> bool:
-    """A byte is flipped where the copy is about to be proved; a worker's faults wait for a worker."""
+    """Say whether the fault fires at this effect.
+
+    A byte is flipped right before the copy is checked, and a full disk is met at an effect that writes.
+    """
     if fault.action == "corrupt":
         return detail == _VERIFY
     return detail not in _WRITES_NOTHING if fault.action == "enospc" else True
@@ -164,7 +170,7 @@ def _fire(files: Layout, fault: Fault, host: str | None) -> None:
 
 
 def _flip_a_byte(instances: Path) -> None:
-    """Damage the copy that is being made: the disk beside the youngest chunk log."""
+    """Flip a byte in the copy that is being made: that is the disk beside the newest chunk log."""
     logs = sorted(instances.glob(f"*/*{_CHUNKS}"), key=lambda path: path.stat().st_mtime_ns)
     if not logs:
         return

@@ -1,4 +1,4 @@
-"""Claims what the ports of a new server ask for, and binds them, as Nova would do it."""
+"""Claims what the ports of a new server ask for, and binds the ports, as Nova does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where everything of a lab lies, and the file that makes a directory a lab."""
+"""Holds the paths of a lab, and reads and writes the file that makes a directory a lab."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from droveway.workers.hypervisors import durable
 from droveway.workers.seen import JOURNAL
 
 VERSION: Final = 1
-"""Raised when an older Droveway could not use the lab any more."""
+"""The version of a lab's layout; it goes up by one when an older Droveway cannot use the lab any more."""
 
 RECORDED: Final = "recorded"
 
@@ -27,9 +27,10 @@ _RANDOM = 8
 _LONGEST_SOCKET_ROOT = 40
 
 SOCKET_PATH_BYTES: Final = 107
-"""Bytes that the path of a unix socket may have."""
+"""The largest number of bytes in the path of a unix socket."""
 
-# A guest's monitor, where libvirt puts it (a daemon starts fewer than 10,000 guests); else the worker's own socket.
+# The longest path below the host's directory: a guest's monitor where libvirt puts it (a daemon starts fewer than
+# 10,000 guests), or else the worker's own socket.
 _BEHIND_HOST = {
     "libvirt": "/config/libvirt/qemu/lib/domain-9999-instance-00000000/monitor.sock",
     "sandbox": ".sock",
@@ -37,18 +38,18 @@ _BEHIND_HOST = {
 
 
 class LabHost(msgspec.Struct, frozen=True, kw_only=True):
-    """What the lab itself has to know of a host."""
+    """What the lab knows of a host."""
 
     cell: str
     memory_mb: int
     shared: str | None = None
     same_host_cold_migrate: bool = False
     isolated: bool = False
-    """Whether only workers of its own cell reach its transfer port."""
+    """Whether only workers of its own cell can reach its transfer port."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``lab.json`` says."""
+    """The contents of ``lab.json``."""
 
     version: int
     hypervisor: str
@@ -59,7 +60,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     network: str
     hosts: dict[str, LabHost]
     complete: bool
-    """Whether the lab was made to its end."""
+    """Whether the lab was completely made."""
 
 
 @dataclass(frozen=True)
@@ -70,111 +71,111 @@ class Layout:
 
     @property
     def identity(self) -> Path:
-        """The file that says what lab this is."""
+        """Return the file that identifies the lab."""
         return self.root / "lab.json"
 
     @property
     def configuration(self) -> Path:
-        """The options that the lab runs under."""
+        """Return the lab's configuration file."""
         return self.root / "droveway.conf"
 
     @property
     def api(self) -> Path:
-        """Nova's API database."""
+        """Return the file of Nova's API database."""
         return self.root / "api.sqlite"
 
     @property
     def cells(self) -> Path:
-        """Where the cell databases lie."""
+        """Return the directory of the cell databases."""
         return self.root / "cells"
 
     @property
     def journal(self) -> Path:
-        """Droveway's journal."""
+        """Return the file of Droveway's journal."""
         return self.root / "journal.sqlite"
 
     @property
     def placement(self) -> Path:
-        """Placement's database."""
+        """Return the file of Placement's database."""
         return self.root / "placement.sqlite"
 
     @property
     def services(self) -> Path:
-        """The database of ports, volumes and images."""
+        """Return the file of the database of ports, volumes and images."""
         return self.root / "services.sqlite"
 
     @property
     def images(self) -> Path:
-        """The images' bytes."""
+        """Return the directory of the images' bytes."""
         return self.root / "images"
 
     @property
     def volumes(self) -> Path:
-        """The volumes' bytes."""
+        """Return the directory of the volumes' bytes."""
         return self.root / "volumes"
 
     @property
     def shared(self) -> Path:
-        """Directories that several hosts keep their servers' disks in."""
+        """Return the directory with the instances directories that several hosts share."""
         return self.root / "shared"
 
     @property
     def hosts(self) -> Path:
-        """One directory for each host."""
+        """Return the directory with a directory for each host."""
         return self.root / "hosts"
 
     @property
     def guests_log(self) -> Path:
-        """One line for each start and stop of a sandbox guest."""
+        """Return the log with one line for each start and stop of a sandbox guest."""
         return self.root / "guests.log"
 
     @property
     def lock(self) -> Path:
-        """Whoever holds it runs the lab."""
+        """Return the lock file; the process that holds it runs the lab."""
         return self.root / "lock"
 
     @property
     def faults(self) -> Path:
-        """The armed faults."""
+        """Return the file of the armed faults."""
         return self.root / "faults.json"
 
     @property
     def stopped_workers(self) -> Path:
-        """The hosts whose worker was stopped by hand."""
+        """Return the file that names the hosts whose worker an operator has stopped."""
         return self.root / "stopped-workers.json"
 
     @property
     def marks(self) -> Path:
-        """What the databases said of themselves when the lab last ran."""
+        """Return the file with the state of the databases when the lab last ran."""
         return self.root / "marks.json"
 
     @property
     def recorded(self) -> Path:
-        """One file for each move: what the journal recorded of it."""
+        """Return the directory with a file for each move, a copy of what the journal recorded of it."""
         return self.root / RECORDED
 
     @property
     def log(self) -> Path:
-        """What went on inside, for whoever looks for a fault in Droveway."""
+        """Return the lab's log."""
         return self.root / "droveway.log"
 
     def cell(self, name: str) -> Path:
-        """A cell's database."""
+        """Return the file of a cell's database."""
         return self.cells / f"{name}.sqlite"
 
     def host(self, name: str) -> Path:
-        """A host's directory."""
+        """Return a host's directory."""
         return self.hosts / name
 
     def worker(self, host: str) -> Path:
-        """The journal of a host's worker."""
+        """Return the file of the journal of a host's worker."""
         return self.host(host) / JOURNAL
 
 
 def read_identity(layout: Layout, *, unfinished: bool = False) -> Identity:
-    """What lab the directory is; raises `droveway.errors.Refused` when it is none that this version can use.
+    """Read which lab the directory is; raises `droveway.errors.Refused` when this version cannot use it.
 
-    With ``unfinished`` a lab that was not made to its end will do: only `lab destroy` can use it.
+    With ``unfinished`` a lab that was not completely made is accepted too; only `lab destroy` can use it.
     """
     root = layout.root
     try:
@@ -199,7 +200,7 @@ def read_identity(layout: Layout, *, unfinished: bool = False) -> Identity:
 
 
 def write_identity(layout: Layout, identity: Identity) -> None:
-    """Put ``lab.json`` in place, durably."""
+    """Write ``lab.json``, durably."""
     durable.replace(layout.identity, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
 
 
@@ -222,7 +223,7 @@ def make_socket_directory(hosts: Iterable[str], hypervisor: str) -> Path:
 
 
 def remove_socket_directory(identity: Identity) -> None:
-    """Remove the sockets; nothing but a directory that `make_socket_directory` made is ever touched."""
+    """Remove the directory of the sockets, but only if `make_socket_directory` made it."""
     path = Path(identity.sockets)
     if path.name.startswith(_SOCKET_PREFIX):
         with contextlib.suppress(FileNotFoundError):

@@ -1,8 +1,8 @@
-"""Several libvirt hosts on one machine: an unprivileged libvirtd in session mode for each.
+"""Runs several libvirt hosts on one machine, each with an unprivileged libvirtd in session mode.
 
-Root cannot run libvirt's session mode, so that root's daemons run as the user ``nobody``; whoever else runs them as
-himself.  All that a daemon keeps is in ``root/libvirt``, reached through a link in a directory with a short name,
-because the path of a unix socket has at most 107 bytes.
+Root cannot run libvirt's session mode. So the daemons of root's labs run as the user ``nobody``, and those of any other
+user run as that user. All that a daemon keeps is in ``root/libvirt``, reached through a link in a directory with a
+short name, because the path of a unix socket has at most 107 bytes.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from droveway.workers.hypervisors.sandbox.guest import born
 USER = "nobody"
 QEMU_CONF = 'stdio_handler = "file"\nseccomp_sandbox = 0\nlock_manager = "nop"\n'
 DAEMON_CONF = "log_level = 3\nmin_workers = 2\nmax_workers = 8\n"
-# What a daemon has learned of QEMU, below its directory.
+# The file with QEMU's capabilities, below a daemon's directory.
 CAPABILITIES = "cache/libvirt/qemu/cache/capabilities"
 START_SECONDS = 20.0
 STOP_SECONDS = 15.0
 POLL_SECONDS = 0.02
-# A program that only this Debian package brings.
+# For each Debian package a program that only this package has.
 PACKAGES = {
     "libvirtd": "libvirt-daemon",
     "qemu-system-x86_64": "qemu-system-x86",
     "qemu-img": "qemu-utils",
     "as": "binutils",
 }
-# What pip needs to compile libvirt-python, of which there is no wheel: programs, and headers below /usr/include.
+# libvirt-python has no wheel. To compile it pip needs these programs, and headers below /usr/include.
 BINDING_PROGRAMS = {"gcc": "gcc", "pkg-config": "pkg-config"}
 BINDING_HEADERS = {"libvirt/libvirt.h": "libvirt-dev", "python3.*/Python.h": "python3-dev"}
 INCLUDE = Path("/usr/include")
 
 
 def missing_packages() -> list[str]:
-    """The Debian packages that libvirt hosts need and this machine lacks."""
+    """Return the Debian packages that libvirt hosts need and this machine lacks."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     programs, headers = PACKAGES, {}
     if not _has_binding():
@@ -56,13 +56,13 @@ def missing_packages() -> list[str]:
 
 
 def require_debian_packages() -> None:
-    """Raise Refused, naming every missing Debian package in one command."""
+    """Raise Refused with the command that installs every missing Debian package."""
     if missing := missing_packages():
         raise Refused(f"libvirt hosts need Debian packages that are missing; run: apt-get install {' '.join(missing)}")
 
 
 def require_packages() -> None:
-    """Raise Refused for what is missing: Debian packages, else libvirt-python, which pip can compile with them."""
+    """Raise Refused when Debian packages are missing, or libvirt-python, which pip compiles with their help."""
     require_debian_packages()
     if not _has_binding():
         raise Refused("libvirt hosts need the Python package libvirt-python; run: pip install 'droveway[libvirt]'")
@@ -73,7 +73,7 @@ def _has_binding() -> bool:
 
 
 def start_hosts(hosts: Sequence[LibvirtHost]) -> None:
-    """Start them all; the first one asks QEMU for its capabilities, the others take them over."""
+    """Start all hosts; the first one asks QEMU for its capabilities, and the others copy the answer."""
     for host in hosts:
         host.start()
         host.learn_capabilities()
@@ -92,13 +92,14 @@ class LibvirtHost:
         self._reapers = self.state / "reapers"
 
     def start(self) -> None:
-        """Start the daemon and wait until it answers; done when it does already.
+        """Start the daemon and wait until it answers; nothing is done when it answers already.
 
         Raises `droveway.errors.Refused` when packages are missing or its user cannot reach the directory.
         """
         require_packages()
         self.state.mkdir(parents=True, exist_ok=True)
-        # Two at once would both find no daemon, and the second one's would end at the first one's pid file.
+        # Without the lock two commands could both find no daemon and start one each. The second daemon would end, since
+        # the first one holds the pid file.
         with (self.state / "lock").open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not self._answers():
@@ -127,7 +128,7 @@ class LibvirtHost:
         while not self._answers():
             if reaper.poll() is not None or time.monotonic() > deadline:
                 last = (self.state / "log").read_text(errors="replace")[-500:]
-                # Guests of an earlier daemon go on.
+                # The guests that an earlier daemon started go on.
                 _end([reaper.pid, *_children(reaper.pid)])
                 raise Refused(f"libvirtd of {self.name} does not come up; the end of {self.state / 'log'} is: {last}")
             time.sleep(POLL_SECONDS)
@@ -141,7 +142,7 @@ class LibvirtHost:
             connection.close()
 
     def stop(self) -> int:
-        """Stop the daemon and every guest below it; how many guests ran, once all are gone."""
+        """Stop the daemon and its guests, wait until all have ended, and return how many guests ran."""
         reapers, guests = self._recorded_reapers(), list(self._guests())
         _end([*reapers, *guests, *(child for reaper in reapers for child in _children(reaper))])
         self._reapers.unlink(missing_ok=True)
@@ -159,7 +160,7 @@ class LibvirtHost:
             connection.close()
 
     def _prepare(self) -> pwd.struct_passwd | None:
-        """Make the directories; the daemon's user when it is not ours."""
+        """Make the directories, and return the daemon's user; None when it is this process's user."""
         for folder in ("run", "config/libvirt", "cache", "data", "con"):
             (self.state / folder).mkdir(parents=True, exist_ok=True)
         (self.state / "config/libvirt/qemu.conf").write_text(QEMU_CONF, encoding="ascii")
@@ -184,13 +185,13 @@ class LibvirtHost:
         return owner
 
     def _take_over_capabilities(self) -> None:
-        """Copy what another host has learned of QEMU, unless this one knows already."""
+        """Copy QEMU's capabilities from another host, unless this one has them."""
         if not (self.state / CAPABILITIES).exists():
             for other in list(self.dir.parent.glob(f"*/{CAPABILITIES}"))[:1]:
                 shutil.copytree(other, self.state / CAPABILITIES)
 
     def _recorded_reapers(self) -> list[int]:
-        """The subreapers of this host that still live."""
+        """Return the subreapers of this host that still run."""
         try:
             lines = self._reapers.read_text(encoding="ascii").splitlines()
         except FileNotFoundError:
@@ -199,9 +200,9 @@ class LibvirtHost:
         return [pid for pid, birth in found if str(born(pid)) == birth]
 
     def _guests(self) -> Iterator[int]:
-        """The QEMU processes of this host, whoever their parent is."""
+        """Yield the QEMU processes of this host, whatever their parent is."""
         for file in (self.state / "run/libvirt/qemu/run").glob("*.pid"):
-            if file.name == "driver.pid":  # the daemon's own
+            if file.name == "driver.pid":  # a process of the daemon itself
                 continue
             pid = int(file.read_text(encoding="ascii"))
             try:
@@ -220,7 +221,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _end(processes: Sequence[int]) -> None:
-    """Ask the processes to end, then kill them; done when they are gone."""
+    """Ask the processes to end, then kill them, and wait until they have ended."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + STOP_SECONDS
         for pid in processes:
@@ -230,7 +231,7 @@ def _end(processes: Sequence[int]) -> None:
 
 
 def _signal_and_wait(pid: int, number: signal.Signals | None, deadline: float | None) -> bool:
-    """Send a signal, if any, and wait until ``deadline`` (monotonic), if any; whether the process has ended."""
+    """Send a signal, if any, and wait until ``deadline`` (monotonic), if any; return whether the process has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

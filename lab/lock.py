@@ -1,4 +1,4 @@
-"""The lock of a lab: whoever runs it or makes it over holds the one, and whoever only looks asks whether it is held."""
+"""Takes the lock of a lab, which a command holds while it runs or changes the lab."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from droveway.lab.layout import Layout
 
 @contextlib.contextmanager
 def tried(files: Layout) -> Iterator[bool]:
-    """Try to take the lock; whether it is held for as long as the block takes.
+    """Try to take the lock for the block; yields whether it was taken.
 
     Raises `droveway.errors.Refused` when the lab cannot be written.
     """
@@ -31,7 +31,7 @@ def tried(files: Layout) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def taken(files: Layout) -> Iterator[None]:
-    """Keep every other command out; raises `droveway.errors.Refused` when one is at work, and as `tried`."""
+    """Hold the lock for the block; raises `droveway.errors.Refused` when another command holds it, and as `tried`."""
     with tried(files) as held:
         if not held:
             raise Refused(f"another command uses the lab {files.root}: wait for it, or stop it")
@@ -39,14 +39,14 @@ def taken(files: Layout) -> Iterator[None]:
 
 
 def is_held(files: Layout) -> bool:
-    """Whether any command holds the lock now."""
+    """Say whether any command holds the lock now."""
     try:
         file = files.lock.open("rb")
     except FileNotFoundError:
         return False
     with file:
         try:
-            # Shared, so that those who only look do not see one another.
+            # A shared lock: two commands that only ask do not take each other for the holder.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True

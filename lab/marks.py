@@ -1,9 +1,9 @@
 """Recognises a lab's databases that were truncated, swapped with another lab's, or restored from an older copy.
 
-What only ever grows is written down beside them whenever the lab begins and ends to run: the journal's epoch and
-steps, the finished commands of each worker's journal, the generations of Placement's providers.  A database that stands
-below its mark is older than what the lab has seen.  After a kill, when nothing was written down, the workers' journals
-still tell of an older journal: they hold the numbers of its epochs and steps.
+Whenever the lab begins and ends to run, it writes down numbers that only ever grow, called marks: the journal's epoch
+and steps, the finished commands of each worker's journal, the generations of Placement's providers. A database with a
+lower number than its mark is older than what the lab has seen. A command that was killed has written no marks. Then the
+workers' journals still show that the journal is older, since they have the numbers of its epochs and steps.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from droveway.workers.hypervisors import durable
 from droveway.workers.seen import JOURNAL, seen
 
 BUSY_TIMEOUT: Final = 30.0
-"""Seconds that a look waits for another process's write."""
+"""Seconds that a read waits for another process's write."""
 
 _LARGEST_PAGE: Final = 65536
 """The size of a page for which SQLite writes 1."""
 
 _NOTE: Final = ("lab", INCARNATION)
-"""Where a worker's journal has whose it is, among its notes."""
+"""The note in a worker's journal that says which journal it belongs to."""
 
 # SQL as text: the models of these tables, Placement's above all, take longer to load than a list of moves.
 _JOURNAL: Final = (
@@ -46,24 +46,24 @@ _Read = TypeVar("_Read")
 
 
 class WorkerMark(Mark, frozen=True, kw_only=True):
-    """Says what a worker's journal has of the lab's, and how much it has done."""
+    """The mark of a worker's journal: which journal it belongs to, and how many commands it has finished."""
 
     finished: int = 0
-    """How many commands have a result: that one was begun is not synced, and a power cut may take it back."""
+    """How many commands have a result. The begin of a command is not synced, so a power cut may undo it."""
 
 
 class Marks(Mark, frozen=True, kw_only=True):
-    """Says what the journal of a lab says of itself, and what the other databases do."""
+    """The marks of the lab's journal and of its other databases."""
 
     providers: str | None = None
-    """A digest of the providers' ids; None where nobody ever read them."""
+    """A digest of the providers' ids; None when they were never read."""
     generations: int = 0
     workers: dict[str, WorkerMark] = msgspec.field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def kept(files: Layout, hosts: Iterable[str]) -> Iterator[None]:
-    """Require the databases to be the lab's last ones, and write down what they say as the block begins and ends.
+    """Check the databases against the marks, and write new marks when the block begins and when it ends.
 
     Raises `droveway.errors.Refused` as `Databases.require` does; the caller holds the lab's lock.
     """
@@ -78,7 +78,7 @@ def kept(files: Layout, hosts: Iterable[str]) -> Iterator[None]:
 
 
 def recorded(files: Layout) -> Marks | None:
-    """Read what was written down last; None for a lab that never ran."""
+    """Read the last marks; None for a lab that never ran."""
     data = durable.read(files.marks)
     try:
         return None if data is None else msgspec.json.decode(data, type=Marks)
@@ -87,7 +87,7 @@ def recorded(files: Layout) -> Marks | None:
 
 
 class Databases:
-    """Looks at a lab's databases, over connections that are held: to open one costs more than to read it."""
+    """Reads a lab's databases over connections that stay open, since opening one takes longer than reading it."""
 
     def __init__(self, files: Layout, hosts: Iterable[str]) -> None:
         self._files = files
@@ -102,18 +102,18 @@ class Databases:
             database.close()
 
     def close_together(self) -> None:
-        """Close all: who closes a worker's journal last writes its log back and waits for the disk, here once."""
+        """Close all connections; closing the last one to a worker's journal waits for the disk, here once for all."""
         with futures.ThreadPoolExecutor(len(self._opened) or 1) as closing:
             for closed in [closing.submit(database.close) for database in self._opened.values()]:
                 closed.result()
 
     def require(self) -> None:
-        """Raise `droveway.errors.Refused` when a database is not the one that this lab has used last."""
+        """Raise `droveway.errors.Refused` when a database is not the one that this lab used last."""
         if why := self.truncated() or self.contradiction():
             raise Refused(why)
 
     def truncated(self) -> str:
-        """Name a database of which a part is missing, with the mend; empty when there is none."""
+        """Return the sentence on a truncated database, with the mend; empty when there is none."""
         files = self._files
         every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
         for path in [*every, *files.hosts.glob(f"*/{JOURNAL}")]:
@@ -127,14 +127,14 @@ class Databases:
         return ""
 
     def contradiction(self) -> str:
-        """Name a database that is not the last one, with the mend; empty when all are."""
+        """Return the sentence on a database that this lab did not use last, with the mend; empty when there is none."""
         known = recorded(self._files)
         return "" if known is None else next(filter(None, _contradictions(self._files, known, self.read())), "")
 
     def read(self) -> Marks:
-        """Read what the databases say now; one that cannot be read still says what was written down last."""
+        """Read the marks that the databases have now; one that cannot be read keeps its last mark."""
         files, known = self._files, recorded(self._files) or Marks(incarnation=None, epoch=0)
-        # Before the journal: what a worker has was in the journal first.
+        # The workers are read before the journal: what a worker has was in the journal first.
         present = {host: files.worker(host) for host in self._hosts if files.worker(host).exists()}
         workers = {host: self._read(path, _worker, known.workers.get(host)) for host, path in present.items()}
         incarnation, epoch, step = self._read(files.journal, _journal, (known.incarnation, known.epoch, known.step))
@@ -149,9 +149,9 @@ class Databases:
         )
 
     def record(self) -> None:
-        """Write down what the databases say; the caller holds the lab's lock, and they are this lab's.
+        """Write the marks that the databases have now; the caller holds the lab's lock, and has checked the databases.
 
-        The last mark stands of one that cannot be read: it may be a passing trouble, and the next run looks again.
+        A database that cannot be read keeps its last mark: the trouble may pass, and the next run reads it again.
         """
         present = self.read()
         for host, mark in present.workers.items():
@@ -165,7 +165,7 @@ class Databases:
             durable.replace(self._files.marks, data)
 
     def _is_corrupt(self, path: Path) -> bool:
-        """Whether SQLite refuses the file; it does at its first use, when the file is shorter than its header says."""
+        """Say whether SQLite refuses the file, as it does when the file is shorter than its header says."""
         try:
             self._of(path).execute("PRAGMA user_version").fetchall()
         except sqlite3.DatabaseError as error:
@@ -176,10 +176,10 @@ class Databases:
         try:
             return reading(self._of(path)) if path.exists() else otherwise
         except sqlite3.Error:
-            return otherwise  # whoever needs it says so
+            return otherwise  # the part that needs the file reports it
 
     def _of(self, path: Path) -> sqlite3.Connection:
-        """The connection.  It may write: what a killed process had begun is rolled back by whoever reads next."""
+        """Return the connection. It may write, since the next reader rolls back what a killed process had begun."""
         if path not in self._opened:
             uri = f"{path.absolute().as_uri()}?mode=rw"
             self._opened[path] = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, check_same_thread=False)
@@ -187,7 +187,7 @@ class Databases:
 
 
 def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
-    """Say that Placement's database is another lab's; empty when it is this one's."""
+    """Return the sentence that Placement's database is another lab's; empty when it is this lab's."""
     if None in (known.providers, present.providers) or known.providers == present.providers:
         return ""
     return (
@@ -197,7 +197,7 @@ def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
 
 
 def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str]:
-    """Say of each database in which way it is not the last one; empty for one that is."""
+    """Yield for each database how it differs from the one that the lab used last; empty when it does not."""
     what = f"the journal {files.journal}"
     seen = [("", known.standing(known.incarnation))]
     seen += [(f"the worker of host {host} knows of ", mark.standing(None)) for host, mark in present.workers.items()]
@@ -238,7 +238,7 @@ def _worker(db: sqlite3.Connection) -> WorkerMark:
 
 
 def _size(path: Path) -> int:
-    """Return how many bytes a database has by its first page."""
+    """Return how many bytes a database has, as its first page says."""
     with path.open("rb") as file:
         page, pages = map(int, struct.unpack(">16xH10xI", file.read(32).ljust(32, b"\0")))
     return (_LARGEST_PAGE if page == 1 else page) * pages

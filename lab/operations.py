@@ -1,4 +1,4 @@
-"""What the commands do: each writes its request; a lab then runs until the request has come to rest."""
+"""Carries out the lab's own commands: each writes its request, then the lab runs until the request has come to rest."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from droveway.printable import SHORT
 
 
 class StillMoving(DrovewayError):
-    """A server's move does not end by itself, and what is asked of the server has to wait for that."""
+    """The request has to wait for a move of the server that does not end by itself."""
 
     code = "still-moving"
     exit_code = NEEDS_OPERATOR
 
 
 def carry_all(lab: Lab) -> list[Move]:
-    """Let the lab run until nothing goes on by itself; the moves that did."""
+    """Run the lab until nothing goes on by itself, and return the moves that went on."""
     with lab.journal.write() as session:
         requests.recheck_waits(session)
         debts.forget_errors(session)
@@ -66,10 +66,10 @@ def stop_server(lab: Lab, name: str) -> bool:
 
 
 def delete_server(lab: Lab, name: str) -> None:
-    """Delete the server; with a move under way, once that was confirmed, undone or has ended.  Repeated: the same.
+    """Delete the server, after its open move was confirmed, was undone or has ended. It may be repeated.
 
-    Raises `StillMoving` when that waits for something; what was asked stands, and goes on by itself or when asked
-    again.
+    Raises `StillMoving` when the move waits for something. The request stays, and goes on by itself or when it is
+    repeated.
     """
     move = carry(lab, request_delete(lab, name))
     if State(move.state) not in ENDED:
@@ -82,7 +82,7 @@ def delete_server(lab: Lab, name: str) -> None:
 
 
 def start_worker(lab: Lab, host: str) -> None:
-    """Let a host's worker come back, from the next command on; deletes that wait for it go on then."""
+    """Let a host's worker run again from the next command on, and run the deletes that wait for it."""
     lab.host(host)
     stopped.start(lab.layout, host)
     with lab.journal.write() as session:
@@ -90,7 +90,7 @@ def start_worker(lab: Lab, host: str) -> None:
 
 
 def request_delete(lab: Lab, name: str) -> str:
-    """Mark the server as Nova does and file its deletion; the id of the move that carries it out."""
+    """Mark the server as being deleted, as Nova does, and return the id of the move that deletes it."""
     found = catalog.find_server(lab.api, lab.cell_databases, name)
     _mark_deleting(lab, found)
     with lab.journal.write() as session:

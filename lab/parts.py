@@ -1,4 +1,4 @@
-"""What a lab consists of: its databases, services and hypervisors, each opened when it is first used."""
+"""Opens the parts of a lab when they are first used: its databases, services and hypervisors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
     Guests = Sandbox | BootGuests
-    """Hypervisors whose guests tell a lab who they are (`probe_guest`) and keep a mark for it (`write_mark`)."""
+    """Hypervisors whose guests answer a lab (`probe_guest`) and keep a mark for it (`write_mark`)."""
 
 
 class Parts:
@@ -38,55 +38,55 @@ class Parts:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """The lab in the directory; raises `droveway.errors.Refused` when it is none that can be used."""
+        """Open the lab in the directory; raises `droveway.errors.Refused` when there is none that can be used."""
         packages.require()
         layout = Layout(root.absolute())
         return cls(layout, read_identity(layout))
 
     @functools.cached_property
     def api(self) -> Database:
-        """Nova's API database."""
+        """Return Nova's API database."""
         return _open_database(self.layout.api)
 
     @functools.cached_property
     def cell_databases(self) -> dict[str, Database]:
-        """Nova's cell databases, by the cells' names."""
+        """Return Nova's cell databases, by the cells' names."""
         names = sorted({host.cell for host in self.identity.hosts.values()})
         return {name: _open_database(self.layout.cell(name)) for name in names}
 
     @property
     def known_cells(self) -> dict[str, Database]:
-        """The same: its files are there, or it is no lab."""
+        """Return the same databases, since all cells of a lab are files and so always answer."""
         return self.cell_databases
 
     def super_conductors(self) -> list[str]:
-        """None: no Nova runs beside a lab."""
+        """Return none, since no Nova runs beside a lab."""
         return []
 
     @functools.cached_property
     def cells(self) -> Cells:
-        """Access to the cell databases behind the fence."""
+        """Return access to the cell databases that refuses writes for a move which another conductor has claimed."""
         from droveway.persistence.nova.cells import Cells
 
         return Cells(self.cell_databases)
 
     @functools.cached_property
     def journal(self) -> Database:
-        """Droveway's journal, of this version's schema."""
+        """Return Droveway's journal, which has this version's schema."""
         database = _open_database(self.layout.journal)
         migrate.check(database)
         return database
 
     @functools.cached_property
     def conf(self) -> cfg.ConfigOpts:
-        """The options of the lab's droveway.conf."""
+        """Return the options of the lab's droveway.conf."""
         from droveway.conf import settings
 
         return settings.load(self.layout.configuration)
 
     @functools.cached_property
     def cloud(self) -> EmbeddedCloud:
-        """Placement itself and the lab's own ports, volumes and images, in this process."""
+        """Return the services in this process: the real Placement, and the lab's own ports, volumes and images."""
         from droveway.clients.embedded.cloud import embedded_cloud
 
         files = self.layout
@@ -95,11 +95,11 @@ class Parts:
         )
 
     def any_journal(self) -> Database:
-        """The journal, whatever schema it has."""
+        """Return the journal, whatever schema it has."""
         return Database(sqlite_url(self.layout.journal))
 
     def away(self) -> frozenset[str]:
-        """The hosts whose workers somebody stopped."""
+        """Return the hosts whose workers an operator has stopped."""
         from droveway.lab.stopped import stopped_workers
 
         return frozenset(stopped_workers(self.layout))
@@ -122,33 +122,33 @@ class Parts:
             )
 
     def is_run(self) -> bool:
-        """Whether any command carries the lab's moves on now."""
+        """Say whether any command is running the lab now."""
         from droveway.lab import lock
 
         return lock.is_held(self.layout)
 
     def stays_in_place(self, host: str) -> bool:
-        """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
+        """Say whether the host's hypervisor can cold migrate a server to its own host."""
         return self.host(host).same_host_cold_migrate
 
     def unreachable(self, source: str, destination: str) -> str:
-        """Why the destination's worker does not reach the source's transfer port; empty where it does."""
+        """Return why the destination's worker cannot reach the source's transfer port; empty when it can."""
         here, there = self.host(source), self.host(destination)
         return isolation(here.cell, destination) if here.isolated and here.cell != there.cell else ""
 
     def shares_storage(self, one: str, other: str) -> bool:
-        """Whether both hosts keep their servers in one directory."""
+        """Say whether both hosts share an instances directory."""
         here, there = self.host(one), self.host(other)
         return here.shared is not None and here.shared == there.shared
 
     def host(self, name: str) -> LabHost:
-        """What the lab knows of a host; raises `droveway.errors.NotFound`."""
+        """Return what the lab knows of a host; raises `droveway.errors.NotFound`."""
         if name not in self.identity.hosts:
             raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
         return self.identity.hosts[name]
 
     def hypervisor(self, host: str) -> Guests:
-        """The host's hypervisor."""
+        """Return the host's hypervisor."""
         if host not in self._hypervisors:
             self._hypervisors[host] = self._open_hypervisor(host, self.host(host))
         return self._hypervisors[host]
@@ -170,7 +170,7 @@ class Parts:
         )
 
     def close(self) -> None:
-        """Give back every connection; guests go on."""
+        """Close every connection; guests go on."""
         for hypervisor in self._hypervisors.values():
             hypervisor.close()
         self._hypervisors.clear()
@@ -185,7 +185,7 @@ class Parts:
 
 
 def _open_database(path: Path) -> Database:
-    # SQLite would make an empty database of a file that is not there.
+    # SQLite would make an empty database when the file does not exist.
     if not path.exists():
         raise DatabaseUnusable(f"the database {path} is missing: restore it, or make a new lab")
     return Database(sqlite_url(path))

@@ -1,4 +1,7 @@
-"""Mirrors what a lab's journal recorded of its moves in files: no ZooKeeper outlives the command that runs the lab."""
+"""Keeps a copy of what the journal recorded of each move in a file.
+
+An installation keeps these copies in ZooKeeper. A lab's ZooKeeper ends with the command that runs the lab.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ class InFolder:
         self._folder = folder
 
     def get(self, move: str) -> tuple[bytes, int] | None:
-        """Return the mirror, and 0 for the one version that there is; or None."""
+        """Return the copy and 0 as its version, since a file has no versions; None when there is no copy."""
         try:
             return self._file(move).read_bytes(), 0
         except FileNotFoundError:
             return None
 
     def put(self, move: str, data: bytes, version: int | None) -> bool:
-        """Write the mirror, unless there is one where ``version`` says that there is none."""
+        """Write the copy; False when it exists and ``version`` is None, or is missing and ``version`` is a number."""
         if (version is None) == self._file(move).exists():
             return False
         self._folder.mkdir(exist_ok=True)
@@ -33,11 +36,11 @@ class InFolder:
         return True
 
     def moves(self) -> list[str]:
-        """List the ids of the moves that have one."""
+        """Return the ids of the moves that have a copy."""
         return sorted(path.stem for path in self._folder.glob(f"[!.]*{_ENDING}"))
 
     def forget(self, moves: Iterable[str]) -> None:
-        """Remove what is mirrored of moves that were purged."""
+        """Delete the copies of moves that were purged."""
         for move in moves:
             self._file(move).unlink(missing_ok=True)
 

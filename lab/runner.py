@@ -1,4 +1,4 @@
-"""Running a lab: conductor, keeper and one worker a host as threads of the command that holds its lock."""
+"""Runs a lab: the command that holds its lock runs conductor, keeper and one worker for each host as threads."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from droveway.workers.daemon import Worker
 from droveway.workers.transfer.endpoints import UnixEndpoint
 
 POLL: Final = 0.05
-"""Seconds between two looks at the journal."""
+"""Seconds between two reads of the journal."""
 
 SELDOM: Final = 0.25
-"""Seconds between two looks at the journal while this process runs flows: each costs some of their time."""
+"""Seconds between two reads of the journal while this process runs flows, since each read takes time from them."""
 
 _SESSIONS_END: Final = "taskflow.jobs.backends.impl_zookeeper"
-"""The logger of TaskFlow's board, which calls each end of a session a lost connection."""
+"""The logger of TaskFlow's board, which reports each end of a session as a lost connection."""
 
 WORKERS_UP: Final = 30.0
 """Seconds within which the workers have to register."""
 
 
 def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
-    """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``.
+    """Run the lab until nothing in it can go on, and return True; or wait until ``at_rest``, and return False.
 
-    Whether this process ran it.
+    It waits while another command holds the lock and runs the lab.
     """
     while not at_rest():
         with lock.tried(lab.layout) as held:
@@ -65,7 +65,7 @@ def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
 
 
 def is_busy(lab: Parts) -> bool:
-    """Whether any move can go on by itself."""
+    """Say whether any move or debt can go on by itself."""
     away = stopped_workers(lab.layout)
     with lab.journal.reading() as connection:
         now = database_time(connection)
@@ -78,7 +78,7 @@ def is_busy(lab: Parts) -> bool:
 
 
 def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
-    """Whether a host that is up, or a cell that answers, owes something that was not tried in vain yet."""
+    """Say whether a host that is up, or a cell that answers, has a debt that has not failed yet."""
     due = debts.collectable(session)
     if any(debt.cell is not None for debt in due):
         gone = {*lab.cells.away(lab.cells.names()), *cells_down.find(session)}
@@ -92,7 +92,7 @@ def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Probes:
-    """What is called where faults are injected, instead of the lab's own armed faults."""
+    """The functions that are called at each place where a fault may fire, in place of the lab's armed faults."""
 
     conductor: Probe
     worker: Callable[[str], WorkerProbe]
@@ -101,7 +101,7 @@ class Probes:
 
 @contextlib.contextmanager
 def running(lab: Parts, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
-    """The lab's processes, as threads unless a ``runner`` of another kind is given; the caller holds the lock."""
+    """Run the lab within the block by threads, or by another kind of ``runner``; the caller holds the lock."""
     runner = runner or Runner(lab, probes)
     with marks.kept(lab.layout, lab.identity.hosts), logging_to(lab):
         try:
@@ -113,10 +113,10 @@ def running(lab: Parts, probes: Probes | None = None, *, runner: Runner | None =
 
 @contextlib.contextmanager
 def logging_to(lab: Parts) -> Iterator[None]:
-    """Write the lab's log: all that the daemons of an installation would, and of the libraries what is wrong."""
+    """Write the lab's log: what the daemons of an installation log, and warnings of libraries."""
     handler = logging.FileHandler(lab.layout.log, delay=True)
     handler.setFormatter(log_context.LabFormatter())
-    # A lab has no ZooKeeper that could be lost: its sessions end with the command.
+    # The sessions of a lab's ZooKeeper end with the command, so that no connection was lost.
     handler.addFilter(lambda record: record.name != _SESSIONS_END)
     own = logging.getLogger("droveway")
     level = own.level
@@ -131,7 +131,7 @@ def logging_to(lab: Parts) -> Iterator[None]:
 
 
 class Runner:
-    """Conductor, keeper and workers over one embedded ZooKeeper."""
+    """Runs conductor, keeper and workers over one embedded ZooKeeper."""
 
     def __init__(self, lab: Parts, probes: Probes | None = None) -> None:
         self._lab = lab
@@ -142,7 +142,7 @@ class Runner:
         self._stops: list[Callable[[], None]] = []
 
     def start(self) -> None:
-        """Start them all: the workers first, so that no host seems to be away."""
+        """Start all: the workers first, so that no host seems to be away."""
         away = stopped_workers(self._lab.layout)
         hosts = [host for host in sorted(self._lab.identity.hosts) if host not in away]
         probes = self._probes
@@ -155,33 +155,33 @@ class Runner:
         self._stops.append(start.keeper(self._lab, keeping).stop)
 
     def stop(self) -> None:
-        """Stop them all, the last one first; what runs is parked and goes on in the next command."""
+        """Stop all, the last one first; a running flow stops where it is and goes on in the next command."""
         while self._stops:
             self._stops.pop()()
         while self._sessions:
             self._sessions.pop().close()
 
     def start_worker(self, host: str) -> Callable[[], None]:
-        """Start the host's worker; what stops it."""
+        """Start the host's worker, and return the function that stops it."""
         probe = self._probes.worker(host) if self._probes else None
         return start_worker(self._lab, host, self.connect(), probe=probe).stop
 
     def wait_idle(self) -> None:
-        """Wait until nothing in the lab goes on by itself; the journal is not looked at while flows run here."""
+        """Wait until nothing in the lab goes on by itself."""
         while self.busy() or is_busy(self._lab):
             self._rest()
 
     def _rest(self) -> None:
-        """Wait until the journal is worth a look: at once when the last flow was given back, seldom while flows run."""
+        """Wait before the next read of the journal: until the last flow ends and at most `SELDOM`, else `POLL`."""
         if self._conductor is not None:
             self._conductor.rest(SELDOM if self.busy() else POLL)
 
     def busy(self) -> int:
-        """How many flows are being run now."""
+        """Return how many flows are running now."""
         return self._conductor.busy() if self._conductor is not None else 0
 
     def connect(self) -> Coordination:
-        """A new session with the lab's ZooKeeper; it ends with the runner."""
+        """Open a session with the lab's ZooKeeper, which ends with the runner."""
         session = connect_embedded(self._store)
         self._sessions.append(session)
         return session
@@ -200,7 +200,7 @@ def _await(session: Coordination, hosts: list[str]) -> None:
 
 
 def start_worker(lab: Parts, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:
-    """The host's worker, started over a session of its own; ``probe`` instead of the lab's faults."""
+    """Start the host's worker over a session of its own; ``probe`` replaces the lab's armed faults."""
     Path(lab.identity.sockets).mkdir(mode=0o711, exist_ok=True)
     worker = Worker(
         host,
@@ -224,7 +224,7 @@ def _endpoint(lab: Parts, host: str) -> UnixEndpoint:
 
 
 def start_conductor(lab: Parts, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:
-    """A conductor, started over a session of its own; ``probe`` instead of the lab's faults."""
+    """Start a conductor over a session of its own; ``probe`` replaces the lab's armed faults."""
     return start.conductor(
         lab,
         coordination,
@@ -235,7 +235,7 @@ def start_conductor(lab: Parts, coordination: Coordination, *, probe: Probe | No
 
 
 def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
-    """The host that the step of a move is carried out on, as far as it is known yet."""
+    """Return the host that a move's step is carried out on; None when it has none or it is not known yet."""
     with lab.journal.read() as session:
         move = moves.get(session, move_id)
         flow = moves.flow_of(session, move.flow_uuid) if move.flow_uuid else None
@@ -250,7 +250,7 @@ def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
 
 @contextlib.contextmanager
 def answering(lab: Parts) -> Iterator[Coordination]:
-    """A session in which the workers that are not stopped answer, while nobody carries moves on.
+    """Open a session in which the workers that are not stopped answer, while no move goes on.
 
     Raises `droveway.errors.Refused` while another command runs the lab.
     """

@@ -1,4 +1,4 @@
-"""Serves a lab: runs ZooKeeper, the lab's services, conductors and workers as processes, until it is told to stop."""
+"""Serves a lab: runs ZooKeeper, the lab's services, conductors and workers as processes until it is told to stop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from droveway.lab.serve_ports import free_port
 from droveway.lab.serve_process import Process
 
 POLL: Final = 0.1
-"""Seconds between two looks at processes that are to become ready."""
+"""Seconds between two checks of processes that are starting."""
 
 ANSWERS_WITHIN: Final = 1.0
-"""Seconds that the lab's services have for an answer; without one they are not ready yet."""
+"""Seconds that the lab's services have to answer; when they do not, they are not ready yet."""
 
 ENDS_WITHIN: Final = 180.0
 """Seconds that a process has to end after a SIGTERM, as in the units of systemd; then it is killed."""
@@ -30,14 +30,14 @@ ENDS_WITHIN: Final = 180.0
 _DROVEWAY: Final = (sys.executable, "-m", "droveway.cli.main")
 
 Say = Callable[[str], object]
-"""Shows a line to whoever has started this."""
+"""Shows a line to the operator who has started this."""
 
 Wait = Callable[[float | None], bool]
-"""Waits so many seconds, or for ever, or until a process has died; whether to stop was told."""
+"""Waits for so many seconds, or without end for None, or until a process has died; returns whether to stop."""
 
 
 def serve(lab: Parts, *, conductors: int, hosts: Sequence[str], say: Say, wait: Wait) -> None:
-    """Serve the lab until ``wait`` tells to stop; ``hosts`` are those with a worker, else all that are not stopped.
+    """Serve the lab until ``wait`` returns True; ``hosts`` get a worker, or without any all that are not stopped.
 
     Raises `droveway.errors.Refused` for a lab that cannot be served, and `droveway.errors.DrovewayError` when a process
     ends before it was ever ready.
@@ -48,7 +48,7 @@ def serve(lab: Parts, *, conductors: int, hosts: Sequence[str], say: Say, wait: 
         stages = _stages(lab, folder, conductors, chosen)
         with contextlib.ExitStack() as stack:
             for stage in stages:
-                # The last stage ends first, and each one ends also where nobody reads what another one has to say.
+                # The last stage ends first. A stage ends too when a line about another one cannot be written.
                 stack.callback(_end, stage, say)
                 if not _started(stage, say, wait):
                     return
@@ -73,14 +73,14 @@ def _require(lab: Parts, hosts: Sequence[str]) -> list[str]:
 
 
 def _stages(lab: Parts, folder: Path, conductors: int, hosts: Sequence[str]) -> list[list[Process]]:
-    """Write all configuration, and return the processes in the order of their start; a stage needs those before it."""
+    """Write all configuration, and return the processes by stages; each stage needs the stages before it."""
     files = lab.layout
     zookeeper, services = free_port(), free_port()
     config = served.configuration(files)
     settings = serve_settings.settings_of(
         lab, f"127.0.0.1:{zookeeper}", serve_settings.in_place(lab), services, Path(lab.identity.sockets)
     )
-    # The lab's own options stand beside those: a served lab chooses hosts as its commands do.
+    # The lab's own options are written too, so that a served lab chooses hosts as its commands do.
     serve_settings.write(settings | served_cloud.image_settings(services), config, files.configuration)
     data = folder / "zookeeper"
     data.mkdir()
@@ -117,7 +117,7 @@ def _stages(lab: Parts, folder: Path, conductors: int, hosts: Sequence[str]) -> 
 
 
 def _started(stage: Sequence[Process], say: Say, wait: Wait) -> bool:
-    """Start the processes side by side and wait until all are ready; returns False when told to stop before that."""
+    """Start the processes together and wait until all are ready; False when told to stop before that."""
     for process in stage:
         process.start()
     while not all(process.is_ready for process in stage):
@@ -131,7 +131,7 @@ def _started(stage: Sequence[Process], say: Say, wait: Wait) -> bool:
 
 
 def _watch(processes: Sequence[Process], say: Say, wait: Wait) -> None:
-    """Start again what dies, until told to stop."""
+    """Start each process again that ends, until told to stop."""
     while not wait(None if all(process.is_ready for process in processes) else POLL):
         for process in processes:
             _look(process, say)
@@ -143,7 +143,7 @@ def _look(process: Process, say: Say) -> None:
 
 
 def _end(stage: Sequence[Process], say: Say) -> None:
-    """End the processes side by side; those that do not end are killed, and said to be."""
+    """End the processes together; those that do not end in time are killed, which is said."""
     for process in stage:
         process.ask_to_end()
     deadline = time.monotonic() + ENDS_WITHIN
@@ -159,7 +159,7 @@ def _last_line(log: Path) -> str:
 
 
 def _answers(port: int) -> bool:
-    """Tell whether Placement and the other services at this port answer."""
+    """Say whether Placement and the other services at this port answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/network", timeout=ANSWERS_WITHIN):
             return True

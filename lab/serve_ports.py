@@ -7,13 +7,13 @@ import socket
 from typing import Final
 
 _PORTS: Final = range(20_000, 32_000)
-"""Below those from which the kernel gives each connection its own: a server that is killed keeps its port."""
+"""Ports that the kernel gives to no outgoing connection, so that a server which was killed gets its port again."""
 
 
 def free_port() -> int:
     """Return a port on which nobody listens."""
     while True:
-        # No seeded chance: each process of a run would choose the same ones.
+        # Seeded randomness would give each process of a test run the same ports.
         port = _PORTS[secrets.randbelow(len(_PORTS))]
         with socket.socket() as probe:
             try:

@@ -1,4 +1,4 @@
-"""Runs one process of a served lab: starts it, sees it become ready, and starts it again when it has died."""
+"""Runs one process of a served lab: starts it, waits until it is ready, and starts it again when it has ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ AGAIN_AFTER: Final = 1.0
 """Seconds from the death of a process to its next start."""
 
 _NOT_INHERITED: Final = ("DROVEWAY_", "NOTIFY_SOCKET", "WATCHDOG_")
-"""How the names of variables begin that are about another process, or another lab."""
+"""The beginnings of environment variables that concern another process or another lab."""
 
 
 class Process:
-    """A process that is to run for as long as the lab is served."""
+    """Keeps one process running for as long as the lab is served."""
 
     def __init__(
         self,
@@ -31,14 +31,14 @@ class Process:
         *,
         answers: Callable[[], bool] | None = None,
     ) -> None:
-        """``log`` gets what it prints.  ``answers`` tells whether it is ready; without it the process says READY=1."""
+        """Write what it prints to ``log``; ``answers`` says whether it is ready, else the process sends READY=1."""
         self.name = name
         self.log = log
         self.is_ready = False
         self._words = words
         self._answers = answers or self._has_notified
         self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        # The kernel chooses a name without a path, which may not be longer than 107 bytes.
+        # The kernel chooses an abstract name: the path of a socket may have no more than 107 bytes.
         self._notified.bind("")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         address = "@" + self._notified.getsockname()[1:].decode()
@@ -61,7 +61,7 @@ class Process:
             )
 
     def look(self) -> str:
-        """Do what is due, and return the line that says what has changed; empty where nothing has."""
+        """Start the process again if it is time, and return a line on what has changed; empty when nothing has."""
         if self._process is None:
             if time.monotonic() >= self._ended_at + AGAIN_AFTER:
                 self.start()
@@ -77,7 +77,7 @@ class Process:
         return ""
 
     def is_running(self) -> bool:
-        """Tell whether its process runs, ready or not."""
+        """Say whether the process runs, ready or not."""
         return self._process is not None and self._process.poll() is None
 
     def ask_to_end(self) -> None:
@@ -86,7 +86,7 @@ class Process:
             self._process.terminate()
 
     def await_end(self, seconds: float) -> bool:
-        """Wait until it has ended, and kill it after so many seconds; return whether it ended by itself."""
+        """Wait until it has ended, and kill it after so many seconds; False when it was killed."""
         self._notified.close()
         if self._process is None:
             return True

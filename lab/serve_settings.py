@@ -16,9 +16,9 @@ from droveway.persistence.nova import api
 def settings_of(
     lab: Parts, zookeeper: str, urls: dict[str, str], services_port: int, run: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the configuration of all daemons, but for where each host's files are.
+    """Return the configuration of all daemons, without the paths of each host's files.
 
-    ``zookeeper`` is NAME:PORT, ``urls`` are what `in_place` returns, ``run`` is a directory for the workers' sockets.
+    ``zookeeper`` is NAME:PORT, ``urls`` is what `in_place` returns, ``run`` is a directory for the workers' sockets.
     """
     return {
         "zookeeper": {"hosts": zookeeper},
@@ -31,13 +31,13 @@ def settings_of(
 
 
 def of_host(lab: Parts, host: str) -> dict[str, str]:
-    """Return the environment that tells a host's worker where the host's files are."""
+    """Return the environment variables with the paths of a host's files for its worker."""
     root = str(lab.layout.host(host))
     return {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
 
 
 def write(settings: dict[str, dict[str, str]], path: Path, base: Path | None = None) -> None:
-    """Write a configuration file that only its owner reads; what it does not set it takes from ``base``."""
+    """Write a configuration file that only its owner can read; options that ``settings`` lacks come from ``base``."""
     written = configparser.ConfigParser(interpolation=None, strict=False)
     if base is not None:
         written.read(base, encoding="utf-8")
@@ -58,6 +58,6 @@ def in_place(lab: Parts) -> dict[str, str]:
 
 
 def map_cell(database: Database, name: str, url: str) -> None:
-    """Let Nova's API database say that the cell's database is reached by this URL."""
+    """Set the URL of the cell's database in Nova's API database."""
     with database.write() as session:
         session.execute(sa.update(api.CellMapping).where(api.CellMapping.name == name).values(database_connection=url))

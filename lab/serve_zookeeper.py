@@ -1,4 +1,4 @@
-"""Runs the ZooKeeper server of Debian's package from any directory."""
+"""Runs the ZooKeeper server of Debian's package with its files in any directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NETTY: Final = "handler codec resolver common buffer transport transport-native-
 """The parts of Netty that TLS needs; the package's own manifest names only some of them."""
 
 TICK: Final = 0.2
-"""Seconds of a tick; a session lasts at least 2 of them."""
+"""Seconds of a tick; the time-out of a session is at least 2 ticks."""
 
 _ANSWERS_WITHIN: Final = 1.0
 
@@ -36,7 +36,7 @@ def configuration(data: Path, ports: str) -> str:
 
 
 def plain(port: int) -> str:
-    """Return the lines of a server that speaks without TLS, to this machine alone."""
+    """Return the lines of a server without TLS that only this machine can reach."""
     return f"clientPort={port}\nclientPortAddress=127.0.0.1\n"
 
 
@@ -48,7 +48,7 @@ def command(config: Path, *options: str) -> list[str]:
 
 
 def answers(port: int) -> bool:
-    """Tell whether the server at this port of this machine serves requests."""
+    """Say whether the server at this port of this machine serves requests."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=_ANSWERS_WITHIN) as connection:
             connection.sendall(b"srvr")

@@ -1,4 +1,4 @@
-"""Tells whether daemons serve a lab, which then has no other commands, and holds the lock that says so."""
+"""Says whether daemons serve a lab, and holds the lock that shows it; a served lab takes no lab commands."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from droveway.lab.layout import Layout
 
 
 def folder(files: Layout) -> Path:
-    """Return the directory of what serving a lab needs: configuration, logs and ZooKeeper's data."""
+    """Return the directory with configuration, logs and ZooKeeper's data of a served lab."""
     return files.root / "serve"
 
 
 def configuration(files: Layout) -> Path:
-    """Return the file by which commands reach the daemons of a lab that is served."""
+    """Return the configuration file for commands to the daemons of a served lab."""
     return folder(files) / "droveway.conf"
 
 
 def require_not_served(files: Layout) -> None:
-    """Raise `droveway.errors.Refused` while daemons serve the lab: they and a lab command would run the same moves."""
+    """Raise `droveway.errors.Refused` while daemons serve the lab, since both would run the same moves."""
     if lock.is_held(Layout(folder(files))):
         raise Refused(
             f"daemons serve the lab {files.root}, so lab commands cannot use it: give --config-file "
@@ -33,7 +33,7 @@ def require_not_served(files: Layout) -> None:
 
 @contextlib.contextmanager
 def held(files: Layout) -> Iterator[Path]:
-    """Keep lab commands out for as long as the block takes; yields an empty directory for what is served.
+    """Keep lab commands out within the block; yields an empty directory for the files of the daemons.
 
     The configuration is removed at the end, and the logs stay. Raises `droveway.errors.Refused` while another command
     uses the lab.
@@ -42,7 +42,7 @@ def held(files: Layout) -> Iterator[Path]:
         if folder(files).exists():
             shutil.rmtree(folder(files))
         folder(files).mkdir(mode=0o700)
-        # Any command holds the lab's own lock: this one says that it is daemons.
+        # Every command holds the lab's own lock. This second lock shows that it is held for daemons.
         with lock.taken(Layout(folder(files))):
             try:
                 yield folder(files)

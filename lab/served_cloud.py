@@ -1,4 +1,4 @@
-"""A lab's Placement, ports, volumes and images behind HTTP, for daemons that reach their cloud as a real one."""
+"""Serves a lab's Placement, ports, volumes and images by HTTP, for daemons that reach them as in a real cloud."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ class Server(http.server.ThreadingHTTPServer):
         }
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that was killed in the middle of its request is no error here."""
+        """Ignore a client that was killed in the middle of its request."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     def passed(self, way: str, size: int) -> None:
-        """Hear of the bytes of an image that came (``upload``) or were given (``download``)."""
+        """Do nothing; tests override it to see the bytes of images as they pass (``upload`` or ``download``)."""
 
     def settings(self) -> dict[str, dict[str, str]]:
-        """How the daemons' configuration says that each service is reached, by its group."""
+        """Return the options by which daemons reach Placement, ports and volumes, by their groups."""
         return settings(self.server_port)
 
     def image_settings(self) -> dict[str, dict[str, str]]:
-        """How it says that the images are reached, which not every installation says."""
+        """Return the options by which daemons reach images, which are optional."""
         return image_settings(self.server_port)
 
 
 def settings(port: int) -> dict[str, dict[str, str]]:
-    """Return how a configuration says that Placement, ports and volumes are reached at this port, by its group."""
+    """Return the options for Placement, ports and volumes at this port, by their groups."""
     root = f"http://127.0.0.1:{port}"
     return {
         "placement": {"auth_type": "admin_token", "endpoint": f"{root}/placement", "token": "admin"},
@@ -66,7 +66,7 @@ def settings(port: int) -> dict[str, dict[str, str]]:
 
 
 def image_settings(port: int) -> dict[str, dict[str, str]]:
-    """Return how a configuration says that images are reached at this port."""
+    """Return the options for images at this port."""
     return {"glance": {"auth_type": "none", "endpoint_override": f"http://127.0.0.1:{port}/image"}}
 
 
@@ -109,7 +109,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_POST = do_PUT = do_DELETE = do_PATCH = do_GET  # noqa: N815 - the names that the base class calls
 
     def _received(self) -> Iterator[bytes]:
-        """The request's body, part by part."""
+        """Yield the request's body, part by part."""
         left = int(self.headers.get("Content-Length", 0))
         while left:
             data = self.rfile.read(min(left, CHUNK))
@@ -122,7 +122,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _local(self, service: str, path: str, options: dict[str, Any]) -> None:
         answer = self.server.local[service].request(f"/{path}", self.command, **options)
         if answer.file is None:
-            # What was not read of the body would be taken for the next request.
+            # The rest of a body that was not read would be taken for the next request.
             self.close_connection = self.close_connection or "data" in options
             self._say(answer.status_code, answer.text.encode(), {"Content-Type": "application/json"})
             return
@@ -145,12 +145,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the base class has
-        """Nothing: the daemons' own logs say what was answered."""
+        """Log nothing: the daemons' own logs have the answers."""
 
 
 @contextlib.contextmanager
 def served(files: Layout) -> Iterator[Server]:
-    """The lab's services, answering."""
+    """Serve the lab's services within the block."""
     server = Server(files)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""The rows that Nova has of a server which was built and has never been moved."""
+"""Writes the rows that Nova has of a server which was built and has never been moved."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class ServerVolume:
 
     volume: str
     attachment: str
-    """The one that the server's row names."""
+    """The attachment that the server's row names."""
     shown: Mapping[str, Any]
     """The attachment by which the volume was connected, as Cinder shows it."""
     connection: Mapping[str, Any]
-    """How the host reaches the volume, in the shape that os-brick takes."""
+    """How the host reaches the volume, as os-brick takes it."""
     device: str
     boot: bool
     size_gb: int
@@ -55,7 +55,7 @@ class ServerVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class NewServer:
-    """A server as it was asked for and as it was built."""
+    """A new server: what was asked for, and what was made for it."""
 
     uuid: str
     name: str
@@ -64,7 +64,7 @@ class NewServer:
     """Nova's Flavor object."""
     image: ServerImage | None
     host: str
-    """The one that it is on; of a shelved server the one that it was on."""
+    """The host that it is on, or that it was on before it was shelved."""
     zone: str
     """The zone of its host."""
     requested_zone: str | None
@@ -75,21 +75,21 @@ class NewServer:
     offloaded: bool = False
     """Whether it is shelved."""
     shelved_image: str | None = None
-    """The image with its root disk, of a shelved server whose root disk is no volume."""
+    """The image with the root disk of a shelved server; None when that disk is a volume."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The flavor's fields."""
+        """Return the flavor's fields."""
         return objects.flavor_data(self.flavor)
 
     @property
     def boots_from_volume(self) -> bool:
-        """Whether its root disk is a volume."""
+        """Say whether its root disk is a volume."""
         return any(volume.boot for volume in self.volumes)
 
 
 def device_names(flavor: Mapping[str, Any], *, volumes: int, boots_from_volume: bool) -> dict[str, list[str]]:
-    """Names as Nova gives them on a virtio bus: root, ephemeral, swap, then the volumes that are not root."""
+    """Return Nova's device names on a virtio bus: root, ephemeral, swap, then the other volumes."""
     letters = iter("bcdefghijklmnopqrstuvwxyz")
     names = {"root": ["/dev/vda"], "ephemeral": [], "swap": [], "volumes": []}
     counts = {"ephemeral": bool(flavor["ephemeral_gb"]), "swap": bool(flavor["swap"])}
@@ -309,7 +309,7 @@ def _names(server: NewServer) -> dict[str, list[str]]:
 def _image_meta(server: NewServer) -> dict[str, Any]:
     image = server.image
     if image is None:
-        # What Nova knows of a boot volume that was made from no image.
+        # Nova keeps only this of a boot volume that was made from no image.
         size = next(volume.size_gb for volume in server.volumes if volume.boot) * units.Gi
         return objects.image_meta({"min_ram": 0, "min_disk": 0, "size": size, "status": "active"})
     now = to_json(utcnow())

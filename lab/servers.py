@@ -1,4 +1,4 @@
-"""Servers of a lab: built, started, stopped and deleted as a Nova would do it, but without one."""
+"""Builds, starts, stops and deletes a lab's servers as Nova would do it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SUBNET = "10.0.0.0/16"
 
 
 def create(lab: Lab, name: str, spec: cloud.Server) -> str:
-    """Build the server and return its uuid; what was made is unmade when something fails.
+    """Build the server and return its uuid; when something fails, what was made is removed.
 
     Raises `droveway.errors.Refused` when the lab has not what the server asks for, or a server of that name.
     """
@@ -85,12 +85,12 @@ def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
 
 
 def _first_host(lab: Lab, cell_name: str) -> str:
-    """The host that a shelved server of the cell was on."""
+    """Return the host that a shelved server of the cell was on."""
     return min(name for name, host in lab.identity.hosts.items() if host.cell == cell_name)
 
 
 def _offload(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
-    """Turn what the services have of the server into what a shelve leaves of it; the server with its image."""
+    """Turn what the services have of a built server into what a shelve leaves, and return the server with its image."""
     for port in new.ports:
         lab.cloud.network.unbind(port.id, profile={})
     volumes = []
@@ -104,7 +104,7 @@ def _offload(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
 
 
 def _shelve(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> str:
-    """Make the image of the server's root disk; its id."""
+    """Make the image of the server's root disk, and return its id."""
     image, base = str(uuid.uuid4()), new.image
     if base is None:
         raise ValueError(f"server {new.name} was made from no image")
@@ -126,7 +126,7 @@ def _shelve(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> str:
 
 
 def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, host: str, undo: contextlib.ExitStack) -> NewServer:
-    """Get all that the server needs of the services; `undo` learns how each thing is given back."""
+    """Get all that the server needs from the services; `undo` gets a function for each thing that gives it back."""
     with lab.api.read() as session:
         flavor = servers.flavor(session, spec.flavor)
         zone = zone_of(session, host)
@@ -186,7 +186,7 @@ def _attach(
 
 
 def _bind(lab: Lab, server: str, wanted: cloud.Port, host: str, zone: str, undo: contextlib.ExitStack) -> devices.Port:
-    """Make a port of the server; it is bound later when it asks for what has to be claimed first."""
+    """Make a port of the server; a port that asks Placement for resources is bound later, after the claim."""
     mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
     owner = f"{COMPUTE_OWNER}{zone}"
     network_id, policy = guaranteed_ports.names(lab, wanted)
@@ -217,7 +217,7 @@ def _image(lab: Lab, name: str) -> ServerImage:
 
 
 def _claim(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
-    """Hold what flavor and ports ask for; raises `droveway.errors.StepError` when the host is full."""
+    """Claim what flavor and ports ask for; raises `droveway.errors.StepError` when the host is full."""
     with lab.cells.database(lab.host(new.host).cell).read() as session:
         node = session.scalars(
             sa.select(cell.ComputeNode.uuid).where(cell.ComputeNode.host == new.host, cell.ComputeNode.deleted == 0)
@@ -298,4 +298,4 @@ def _require_group(session: orm.Session, name: str) -> None:
 
 
 def _unfenced() -> None:
-    """A lab's own servers have no epoch: nobody moves them while they are made or removed."""
+    """Check nothing: no move can begin while a lab makes or removes a server."""

@@ -1,4 +1,4 @@
-"""An opened lab, whose commands carry moves on by themselves."""
+"""Opens a lab, whose commands run moves themselves."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class Lab(Parts):
     """A lab of this version: a `droveway.cli.sites.OperatedSite`."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
-        """How the server's disks would get there, why so, and the bytes over the wire."""
+        """Return how the server's disks would get there, why, and the bytes over the network."""
         from droveway.lab import storage
 
         return storage.variant(self, server, source, destination)
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
-        """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
+        """Run the lab until nothing in it can go on; while another command runs it, wait until ``at_rest``."""
         from droveway.lab import runner
 
         return runner.drive(self, at_rest)
 
     def adopt(self, ignored: Collection[str] = ()) -> list[Move]:
-        """Park every unfinished move with what the audit finds of it, and begin a new incarnation; the moves.
+        """Park every unfinished move with what the audit finds of it, begin a new incarnation, and return the moves.
 
         Raises `droveway.errors.Refused` while another command runs the lab, and for what cannot be adopted.
         """
@@ -57,7 +57,7 @@ class Lab(Parts):
         return stack.enter_context(runner.answering(self))
 
     def forget(self, moves: Iterable[str], _warn: Callable[[str], object]) -> dict[str, int]:
-        """Remove what is recorded beside the journal of moves that were purged."""
+        """Remove the copies of records of moves that were purged."""
         from droveway.lab.records import InFolder
 
         InFolder(self.layout.recorded).forget(moves)

@@ -1,4 +1,4 @@
-"""What a lab holds, in a few lines."""
+"""Summarises what a lab has, in a few lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from droveway.persistence.nova import catalog
 
 
 def summary(lab: Lab) -> dict[str, Any]:
-    """The lab's facts and counts."""
+    """Return the lab's facts and counts."""
     with lab.journal.read() as session:
         unfinished = moves.open_moves(session)
     return {

@@ -1,4 +1,4 @@
-"""Which workers of a lab are away because somebody stopped them."""
+"""Remembers which workers of a lab an operator has stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droveway.workers.hypervisors import durable
 
 
 def stopped_workers(files: Layout) -> list[str]:
-    """The hosts whose worker no command starts."""
+    """Return the hosts whose worker no command starts."""
     try:
         return msgspec.json.decode(files.stopped_workers.read_bytes(), type=list[str])
     except FileNotFoundError:
@@ -21,13 +21,13 @@ def stopped_workers(files: Layout) -> list[str]:
 
 
 def stop(files: Layout, host: str) -> None:
-    """Let the host's worker be away; done when it is."""
+    """Mark the host's worker as stopped; nothing is done when it is."""
     with _locked(files):
         _write(files, [*stopped_workers(files), host])
 
 
 def start(files: Layout, host: str) -> None:
-    """Let the host's worker come back; done when it is there."""
+    """Remove the mark of a stopped worker; nothing is done when there is none."""
     with _locked(files):
         _write(files, [name for name in stopped_workers(files) if name != host])
 

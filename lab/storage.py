@@ -1,4 +1,4 @@
-"""How a server's disks would get from host to host in a lab, which can look at them."""
+"""Finds out how a server's disks would get from host to host in a lab, by looking at the disks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def variant(lab: Parts, server: str, source: str, destination: str) -> tuple[str, str, int]:
-    """The storage variant, why it is that, and the bytes that would cross the wire: what the disks have allocated."""
+    """Return the way of the disks, why it is that, and the bytes over the network: what the disks have allocated."""
     hypervisor = lab.hypervisor(source)
     directories = Directories(hypervisor.instances)
     formats = directories.formats(server)

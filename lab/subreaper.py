@@ -1,7 +1,8 @@
 """Runs one daemon and collects the processes that it leaves behind: ``subreaper.py UID:GID|- COMMAND...``.
 
-QEMU makes itself a daemon, so its parent becomes process 1; where that one collects late, every power-off would wait
-for it.  A SIGTERM is passed on to all children; the program ends when none is left.  It imports nothing of droveway.
+QEMU makes itself a daemon, so that process 1 would become its parent. Where process 1 collects ended children late,
+each power-off would wait for it. The program passes a SIGTERM on to all children and ends when none is left. It imports
+nothing of droveway.
 """
 
 from __future__ import annotations

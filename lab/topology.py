@@ -1,4 +1,4 @@
-"""A new lab's cells, hosts, flavors, zones and groups: their rows, and a provider of Placement for each host."""
+"""Writes a new lab's cells, hosts, flavors, zones and groups, and a provider of Placement for each host."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HYPERVISORS: Final = {"sandbox": ("sandbox", 1), "libvirt": ("QEMU", 7002000)}
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose everything in the lab is: ids as Keystone writes them."""
+    """The project and the user that own everything in the lab, by ids as Keystone writes them."""
 
     project: str
     user: str
 
 
 def zones(cloud: Cloud) -> dict[str, list[str]]:
-    """The hosts of each availability zone."""
+    """Return the hosts of each availability zone."""
     found: dict[str, list[str]] = {}
     for _, name, host in cloud.hosts():
         if host.az:
@@ -41,7 +41,7 @@ def zones(cloud: Cloud) -> dict[str, list[str]]:
 
 
 def aggregates(cloud: Cloud) -> dict[str, list[str]]:
-    """The hosts of each aggregate; a zone is an aggregate too."""
+    """Return the hosts of each aggregate; a zone is an aggregate too."""
     found = zones(cloud)
     for _, name, host in cloud.hosts():
         for aggregate in host.aggregates:
@@ -51,7 +51,7 @@ def aggregates(cloud: Cloud) -> dict[str, list[str]]:
 
 
 def add_cells(session: orm.Session, cells: Mapping[str, Cell]) -> None:
-    """Map the cells and their hosts; a cell's database is named as it lies in the lab, so that the lab may be moved."""
+    """Map the cells and their hosts; a database has a path within the lab, so that the lab may be moved."""
     for name, spec in cells.items():
         mapping = api.CellMapping(
             uuid=str(uuid.uuid4()),
@@ -66,7 +66,7 @@ def add_cells(session: orm.Session, cells: Mapping[str, Cell]) -> None:
 
 
 def add_flavors(session: orm.Session, flavors: Mapping[str, Flavor]) -> None:
-    """Offer the flavors to everybody."""
+    """Make the flavors, which every project may use."""
     for name, spec in flavors.items():
         row = api.Flavor(
             name=name,
@@ -100,7 +100,7 @@ def add_groups(session: orm.Session, groups: Mapping[str, Group], owner: Owner) 
 
 
 def add_quotas(session: orm.Session, spec: Quotas, owner: Owner) -> None:
-    """Limit what servers may have, by default and in the lab's project."""
+    """Set the default quotas and those of the lab's project."""
     for quota, model, whose in (
         (spec.default, api.QuotaClass, {"class_name": "default"}),
         (spec.lab, api.Quota, {"project_id": owner.project}),
@@ -179,7 +179,7 @@ def add_network_providers(placement: Placement, host_name: str, node: str, spec:
 
 
 def devices(spec: Host) -> dict[str, dict[str, Any]]:
-    """Return what the host's agent tells Neutron of its bridges and, without a name, of itself."""
+    """Return what the host's agent reports to Neutron of its bridges and, under an empty name, of itself."""
     found: dict[str, dict[str, Any]] = {
         name: {
             "physical_network": bridge.physical_network,
@@ -191,7 +191,7 @@ def devices(spec: Host) -> dict[str, dict[str, Any]]:
 
 
 def _all(totals: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Return inventories of which everything may be given away once."""
+    """Return inventories with an allocation ratio of 1 and nothing reserved."""
     return {
         resource: {
             "total": total,
