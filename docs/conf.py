@@ -1,4 +1,4 @@
-"""How Sphinx builds the documents."""
+"""Configures Sphinx for the documents."""
 
 from __future__ import annotations
 

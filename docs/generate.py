@@ -51,13 +51,13 @@ ORPHANS: Final = {
     Kind.ALLOCATION: "what an ended move still holds in Placement",
     Kind.HOST: "a debt that was written off although its host is back",
 }
-"""Kind of finding → what of it is taken away; each other kind is left to a person."""
+"""What `audit --heal` removes for each kind of finding; other kinds are left to a person."""
 
 Pages = dict[str, str]
 
 
 def pages() -> Pages:
-    """Every page by its path below docs/reference."""
+    """Return every page by its path below docs/reference."""
     found = {
         "options.rst": options(),
         "preconditions.rst": checks(),
@@ -80,17 +80,17 @@ def pages() -> Pages:
 
 
 def title(text: str, line: str = "=") -> str:
-    """A heading with the label that other pages refer to."""
+    """Return a heading with the label that other pages refer to."""
     return f"{text}\n{line * len(text)}\n"
 
 
 def prose(text: str) -> str:
-    """A paragraph, in lines of the usual length."""
+    """Return a paragraph in lines of the usual length."""
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: str = "") -> str:
-    """A list-table; cells are reStructuredText."""
+    """Return a list-table; cells are reStructuredText."""
     lines = [".. list-table::", "   :header-rows: 1"]
     if widths:
         lines.append(f"   :widths: {widths}")
@@ -101,7 +101,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: str = ""
 
 
 def toctree(names: Iterable[str]) -> str:
-    """The pages below an index."""
+    """Return the toctree of an index."""
     return ".. toctree::\n   :maxdepth: 1\n\n" + "".join(f"   {name}\n" for name in names)
 
 
@@ -109,7 +109,7 @@ def toctree(names: Iterable[str]) -> str:
 
 
 def command_index() -> str:
-    """All commands with their summaries, and what they share."""
+    """Return the page of all commands with their summaries and common options."""
     rows = [(f":ref:`droveway {name} <{label(name)}>`", summary) for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
         (
@@ -143,12 +143,12 @@ def command_index() -> str:
 
 
 def label(name: str) -> str:
-    """The label of a command's section."""
+    """Return the label of a command's section."""
     return f"droveway-{name.replace(' ', '-')}"
 
 
 def commands(noun: str) -> str:
-    """A noun's commands with their options."""
+    """Return the page of a noun's commands with their options."""
     parts = [NOTE, title(f"droveway {noun}")]
     for command, parser in manual.commands(noun):
         name = str(command.cmd_name)
@@ -158,7 +158,7 @@ def commands(noun: str) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser, name: str) -> str:
-    """How the command is written, and a table of its own options."""
+    """Return the command's usage and a table of its own options."""
     own = [
         action
         for group in parser._action_groups  # noqa: SLF001 - argparse has no public name for them, nor for those below
@@ -175,7 +175,7 @@ def arguments(parser: argparse.ArgumentParser, name: str) -> str:
 
 
 def spelled(action: argparse.Action) -> str:
-    """The argument as it is typed."""
+    """Return the argument as it is typed."""
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
     if not action.option_strings:
         return f"{value} [{value} ...]" if action.nargs == "+" else str(value)
@@ -184,7 +184,7 @@ def spelled(action: argparse.Action) -> str:
 
 
 def meaning(action: argparse.Action) -> str:
-    """Its help, and its default where the help does not say it."""
+    """Return its help, and its default unless the help says it."""
     return literal(manual.meaning(action))
 
 
@@ -192,7 +192,7 @@ def meaning(action: argparse.Action) -> str:
 
 
 def options() -> str:
-    """Every configuration option by its group."""
+    """Return the page of every configuration option by its group."""
     parts = [
         NOTE,
         title("Configuration options"),
@@ -209,7 +209,7 @@ def options() -> str:
 
 
 def bounds(option: cfg.Opt) -> str:
-    """The values that it may have."""
+    """Return the values that the option may have."""
     kind = option.type
     if choices := getattr(kind, "choices", None):
         return ", ".join(choices)
@@ -222,7 +222,7 @@ def bounds(option: cfg.Opt) -> str:
 
 
 def checks() -> str:
-    """What is checked before a move, and before its end."""
+    """Return the page of what is checked before a move, and before its confirm or revert."""
     return "\n".join(
         (
             NOTE,
@@ -244,7 +244,7 @@ def checks() -> str:
 
 
 def states() -> str:
-    """Each state with its sentence and what may follow it; then what each kind of flow makes of it."""
+    """Return the page of states: what each means, what may follow it, and the states of each kind of flow."""
     rows = [(f"``{state}``", f"{sentence(state)}.", state_list(following(state)) if following(state) else "ended")
             for state in State]  # fmt: skip
     of_kinds = [
@@ -279,17 +279,17 @@ FORWARD_ONLY: Final = "it only goes forward"
 
 
 def ends(ending: kinds.Ending) -> str:
-    """List the states that a move ends in, or waits in, behind a flow; one whose server is to be deleted goes on."""
+    """Return the states in which a flow leaves its move."""
     return state_list(state for state in (ending.state, ending.unkept, ending.cancelled) if state is not None)
 
 
 def state_list(found: Iterable[State]) -> str:
-    """States as code."""
+    """Return the states as code."""
     return ", ".join(f"``{state}``" for state in found)
 
 
 def sentence(state: State) -> str:
-    """What an operator does, with MOVE for the move."""
+    """Return what an operator does in the state, with MOVE for the move."""
     said = ADVICE[state].format(move="MOVE")
     for command in sorted({name for name in COMMANDS if f"droveway {name} MOVE" in said}):
         said = said.replace(f"droveway {command} MOVE", f"``droveway {command} MOVE``")
@@ -297,7 +297,7 @@ def sentence(state: State) -> str:
 
 
 def following(state: State) -> list[State]:
-    """The states that may follow."""
+    """Return the states that may follow."""
     found = []
     for after in State:
         try:
@@ -312,7 +312,7 @@ def following(state: State) -> list[State]:
 
 
 def graph_index() -> str:
-    """The kinds, with the point of no return of each."""
+    """Return the page of all kinds, with the point of no return of each."""
     rows = [
         (f":doc:`{kind}`", str(registry.latest(kind).version), str(len(registry.latest(kind).names())),
          f"``{registry.latest(kind).no_return.step_name()}``")
@@ -337,7 +337,7 @@ def graph_index() -> str:
 
 
 def graph_page(graph: Graph) -> str:
-    """A kind's steps, and its picture as text that tools draw."""
+    """Return the page of a kind's steps, with its graph in the language of drawing tools."""
     rows = []
     tried = {step.step_name() for step in graph.tried}
     steps = {step.step_name(): step for step in graph.walk()}
@@ -370,7 +370,7 @@ def graph_page(graph: Graph) -> str:
 
 
 def error_codes() -> str:
-    """Every stable error code."""
+    """Return the page of every stable error code."""
     parts = [
         NOTE,
         title("Error codes"),
@@ -386,7 +386,7 @@ def error_codes() -> str:
 
 
 def findings() -> str:
-    """What the doctor finds, and what of the audit's findings can be mended."""
+    """Return the page of the doctor's findings and of the audit's findings that can be mended."""
     if ORPHANS.keys() != {*RULES, Kind.HOST}:
         raise LookupError("ORPHANS describes other kinds of findings than those that are mended")
     rows = [(f"``{code}``", str(each.level), each.means, each.mend) for code, each in MEANINGS.items()]
@@ -409,7 +409,7 @@ def findings() -> str:
 
 
 def cell_tables() -> str:
-    """What of a server's rows crosses to another cell, table by table."""
+    """Return the page of the tables with a server's rows, and what of each crosses to another cell."""
     parts = [
         NOTE,
         title("What crosses to another cell"),
@@ -443,18 +443,18 @@ def cell_tables() -> str:
 
 
 def left_out(entry: copied_tables.Entry) -> str:
-    """The columns of a table that are not copied, with what stands there instead."""
+    """Return the columns of a table that are not copied, with what stands there instead."""
     said = {name: f"``{name}``" if name.replace("_", "").isalnum() else name for name in entry.left_out}
     return "; ".join(f"{said[name]}: {literal(instead)}" for name, instead in entry.left_out.items())
 
 
 def literal(text: str) -> str:
-    """A text of the code's, with its names as code."""
+    """Return a text of the code, with names marked as code."""
     return text.replace("`", "``")
 
 
 def output() -> str:
-    """Exit codes, and the keys of what commands print."""
+    """Return the page of exit codes and of the keys that commands print."""
     return "\n".join(
         (
             NOTE,
@@ -476,7 +476,7 @@ def output() -> str:
 
 
 def exit_codes() -> list[tuple[str, str]]:
-    """Every exit code; the numbers are the code's own."""
+    """Return every exit code with its meaning; the numbers come from the code."""
     rows = {
         move_requests.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
         main.INTERNAL: "an error inside Droveway; the message says where its traceback is. Of ``doctor`` and ``upgrade "
@@ -499,7 +499,7 @@ def exit_codes() -> list[tuple[str, str]]:
 
 
 def printed() -> list[tuple[str, Sequence[str]]]:
-    """The keys that commands print, by command."""
+    """Return the keys that each command prints."""
     shown = [
         *move.facts(Move(id="0" * 8, state=State.QUEUED.value)),
         *move.owner(None),
@@ -528,7 +528,7 @@ def printed() -> list[tuple[str, Sequence[str]]]:
 
 
 def plan_keys() -> list[str]:
-    """The keys of a plan, read from the function that makes it: a plan itself needs a whole lab."""
+    """Return the keys of a plan, read from the source of the function that makes it, since a plan needs a lab."""
     tree = ast.parse(inspect.getsource(plan.plan))
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
     keys = [key.value for each in found for key in each.keys if isinstance(key, ast.Constant)]
@@ -536,12 +536,12 @@ def plan_keys() -> list[str]:
 
 
 def code_list(names: Iterable[str]) -> str:
-    """Names as code."""
+    """Return the names as code."""
     return " ".join(f"``{name}``" for name in names)
 
 
 def stale(wanted: Pages) -> list[Path]:
-    """The pages that are missing, out of date, or made of nothing any more."""
+    """Return the pages that are missing, out of date, or no longer made."""
     there = {path for path in REFERENCE.rglob("*") if path.is_file() and path.name != "index.rst"}
     there |= set(REFERENCE.glob("*/index.rst"))
     paths = {REFERENCE / name: text for name, text in wanted.items()}
@@ -550,7 +550,7 @@ def stale(wanted: Pages) -> list[Path]:
 
 
 def run(words: Sequence[str] | None = None) -> int:
-    """Write what is out of date, or only name it."""
+    """Write the pages that are out of date, or only name them."""
     parser = argparse.ArgumentParser(prog="docs/generate.py")
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when a page is out of date")
     check = parser.parse_args(words).check

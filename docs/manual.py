@@ -1,4 +1,4 @@
-"""The manual pages, in the language of man(7): one of droveway, and one of each noun, from the commands' parsers."""
+"""Makes the manual pages from the commands' parsers, in the language of man(7): one of droveway, one of each noun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from droveway.cli.base import CONFIGURATION
 from droveway.cli.registry import COMMANDS
 
 FORMATS: Final = "output formatters"
-"""How cliff calls the group of the options that say how rows are printed."""
+"""The name of cliff's group of options that say how rows are printed."""
 
 _NOTE: Final = '.\\" Written by docs/generate.py from the code: change the code and run it again.'
 _METADATA: Final = configparser.ConfigParser()
@@ -153,7 +153,7 @@ def _begin(name: str, purpose: str) -> list[str]:
     return [
         _NOTE,
         f'.TH {_text(name.upper())} 1 "" "{version}" "Droveway"',
-        # Neither hyphens nor wider spaces in what is copied to a shell.
+        # man may add no hyphens and no spaces to text that is copied to a shell.
         ".nh",
         ".ad l",
         ".SH NAME",
@@ -217,7 +217,7 @@ def _choices(actions: Sequence[tuple[str, argparse.Action]]) -> str:
 
 
 def _text(said: str) -> str:
-    """Return words as man(7) has them: what is in backticks is bold, and a hyphen can be copied to a shell."""
+    """Return a text in the language of man(7): words in backticks become bold, and hyphens can be copied to a shell."""
     line = " ".join(said.split()).replace("\\", "\\e").replace("-", "\\-")
     line = re.sub("`+([^`]*)`+", r"\\fB\1\\fR", line)
     return f"\\&{line}" if line.startswith((".", "'")) else line

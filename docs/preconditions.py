@@ -1,4 +1,4 @@
-"""The page of what is checked before a move, a confirm or a revert begins, from the rules themselves."""
+"""Makes the tables of what is checked before a move, a confirm or a revert begins, from the rules themselves."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ RESIZED: Final = dataclasses.replace(WEB, status="VERIFY_RESIZE", vm_state="resi
 
 
 def quota_usage(resource: str, used: int, limit: int, owner: str = "project p-1") -> QuotaUsage:
-    """What somebody has of a resource."""
+    """Return the usage of a resource by a project or a user."""
     return QuotaUsage(owner, resource, used, limit)
 
 
@@ -192,7 +192,7 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "its_image_is_whole": _unshelve(image_status=None),
     "holds_nothing": _unshelve(holds_anything=True),
 }
-"""A move for each rule that breaks this one only."""
+"""Maps each rule to a move that breaks this rule alone."""
 END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
     "waits_to_be_ended": dataclasses.replace(
         END, server=dataclasses.replace(RESIZED, status="ERROR", vm_state="error")
@@ -211,7 +211,7 @@ END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
 
 
 def move_rows() -> Rows:
-    """The rules of a resize or a migration, and those of Nova's that there is no rule for, by Nova's numbers."""
+    """Return the rules of a resize or a migration and Nova's checks without a rule, sorted by Nova's numbers."""
     cells = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
     kinds = {
         (RESIZE, MIGRATE, *cells): "both",
@@ -223,20 +223,20 @@ def move_rows() -> Rows:
 
 
 def shelve_rows() -> Rows:
-    """The rules of a shelve or an unshelve; Nova's numbers, which are those of a resize, are left out."""
+    """Return the rules of a shelve or an unshelve, without Nova's numbers, which are those of a resize."""
     kinds = {(SHELVE, UNSHELVE): "both", (SHELVE,): SHELVE, (UNSHELVE,): UNSHELVE}
     rules = [dataclasses.replace(rule, numbers=()) for rule in _of(RULES, (SHELVE, UNSHELVE))]
     return _rows(rules, {}, kinds, EXAMPLES)
 
 
 def _of(rules: Iterable[Rule[Any]], kinds: Sequence[str]) -> list[Rule[Any]]:
-    """Those of the rules that hold for any of the kinds, as if they held for no other."""
+    """Return the rules that hold for any of these kinds, limited to these kinds."""
     held = [(rule, tuple(kind for kind in rule.kinds if kind in kinds)) for rule in rules]
     return [dataclasses.replace(rule, kinds=each) for rule, each in held if each]
 
 
 def end_rows() -> Rows:
-    """The rules of a confirm or a revert."""
+    """Return the rules of a confirm or a revert."""
     kinds = {(CONFIRM, REVERT): "both", (CONFIRM,): CONFIRM, (REVERT,): REVERT}
     return _rows(END_RULES, END_NOT_HERE, kinds, END_EXAMPLES)
 

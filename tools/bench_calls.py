@@ -23,7 +23,7 @@ from droveway.lab.session import Lab
 
 PORTS: Final = (1, 2, 4, 8)
 MOST: Final = 1.0
-"""So many more, at most, for each port more."""
+"""The largest number of additional requests for each additional port."""
 
 LOOKS: Final = "Neutron: looks"
 PROFILES: Final = "Neutron: bindings written, with a profile"
@@ -104,7 +104,7 @@ def moved(root: Path, ports: int, seen: Counter[str]) -> Counter[str]:
 
 
 def calls_bench(found: dict[int, Counter[str]]) -> figures.Bench:
-    """The counts, what each port more adds, and what that is held against."""
+    """Return the counts, what each additional port adds, and the goals."""
     first, last = min(found), max(found)
     more = {kind: (found[last][kind] - found[first][kind]) / (last - first) for kind in ORDER}
     return figures.Bench(

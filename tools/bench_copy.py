@@ -45,7 +45,7 @@ DATA_MB: Final = 256
 SIZE_MB: Final = 1024
 SERVER: Final = "bench"
 SOURCE: Final = "localhost"
-"""The name of the host that the disk comes from, which its certificate has."""
+"""The name of the source host, which its certificate has."""
 
 NAME: Final = f"{SERVER}_resize"
 OF_FLOOR: Final = 0.9
@@ -84,7 +84,7 @@ class Site:
         self.copy = self.target / "disk"
 
     def seconds(self, copy: Copy) -> float:
-        """How long the copy takes; raises RuntimeError when it is not one."""
+        """Return the seconds of the copy; raises RuntimeError when it differs from the disk."""
         shutil.rmtree(self.target, ignore_errors=True)
         self.target.mkdir()
         with self.disk.open("rb") as file:
@@ -100,7 +100,7 @@ class Site:
 
 
 def make_disk(path: Path) -> None:
-    """A sparse file: data that nothing compresses in runs of 64 KiB to 8 MiB, the same at each run."""
+    """Write a sparse file: runs of 64 KiB to 8 MiB of data that cannot be compressed, the same each time."""
     chance = random.Random(1)  # noqa: S311 - data, not a secret
     with path.open("wb") as file:
         file.truncate(SIZE_MB * MIB)
@@ -117,7 +117,7 @@ def make_disk(path: Path) -> None:
 
 @contextlib.contextmanager
 def serving(target: Callable[..., None], *facts: Any) -> Iterator[None]:
-    """A process that runs ``target``."""
+    """Run ``target`` in a process of its own within the block."""
     process = multiprocessing.get_context("spawn").Process(target=target, args=facts, daemon=True)
     process.start()
     try:
@@ -129,7 +129,7 @@ def serving(target: Callable[..., None], *facts: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
-    """The workers' own code at both ends; through TLS with an identity."""
+    """Copy by the workers' own code at both ends; through TLS when there is an identity."""
     endpoint: Endpoint = UnixEndpoint(f"{site.folder}/socket")
     if identity is not None:
         where = f"127.0.0.1:{free_port()}"
@@ -178,7 +178,7 @@ def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
 
 
 def is_served(address: str, identity: Identity | None) -> bool:
-    """Whether the other process listens."""
+    """Say whether the other process listens."""
     try:
         endpoints.connect(address, SOURCE, identity).close()
     except OSError:
@@ -187,7 +187,7 @@ def is_served(address: str, identity: Identity | None) -> bool:
 
 
 def serve_disks(folder: Path, endpoint: Endpoint, disk: SetAsideDisk) -> None:
-    """The source's worker, as far as it serves disks."""
+    """Serve disks as the source's worker does."""
     manifest = Manifest(move="move", epoch=1, server=SERVER, disks=[disk])
 
     def admit(_: frames.Hello) -> LocalSource:
@@ -201,7 +201,7 @@ def serve_disks(folder: Path, endpoint: Endpoint, disk: SetAsideDisk) -> None:
 
 @contextlib.contextmanager
 def rsync(site: Site) -> Iterator[Copy]:
-    """Rsync to its daemon over loopback, sparse, synced at the end."""
+    """Copy by rsync to its daemon over loopback, sparse, synced at the end."""
     port = free_port()
     settings = site.folder / "rsyncd.conf"
     settings.write_text(
@@ -224,9 +224,9 @@ def rsync(site: Site) -> Iterator[Copy]:
 
 @contextlib.contextmanager
 def floor(site: Site, identity: Identity | None = None, *, read_back: bool = False) -> Iterator[Copy]:
-    """A plain loop: read, hash, send; receive, hash, write; sync; with ``read_back`` the copy is read and hashed.
+    """Copy by a plain loop: read, hash, send; receive, hash, write; sync.
 
-    Through TLS with an identity.
+    With ``read_back`` the copy is read and hashed at the end. With an identity it goes through TLS.
     """
     port = free_port()
 
@@ -261,13 +261,13 @@ def floor(site: Site, identity: Identity | None = None, *, read_back: bool = Fal
 
 
 def reach(port: int, identity: Identity | None) -> socket.socket:
-    """A stream to the port of loopback."""
+    """Connect to the port on loopback."""
     stream = socket.create_connection(("127.0.0.1", port))
     return stream if identity is None else identity.client_context().wrap_socket(stream, server_hostname=SOURCE)
 
 
 def serve_plainly(disk: Path, port: int, identity: Identity | None) -> None:
-    """Send the disk to each who asks for it."""
+    """Send the disk to each client."""
     with socket.create_server(("127.0.0.1", port)) as listener, disk.open("rb") as file:
         while True:
             plain, _ = listener.accept()
@@ -277,7 +277,7 @@ def serve_plainly(disk: Path, port: int, identity: Identity | None) -> None:
                     context = identity.server_context()
                     stream = stack.enter_context(context.wrap_socket(plain, server_side=True))
                 if stream.recv(1) != SEND:
-                    continue  # it is only seen whether somebody answers
+                    continue  # a client that only tests whether the port answers
                 for offset, length in extents.chunks(extents.data_extents(file.fileno(), disk.stat().st_size)):
                     data = os.pread(file.fileno(), length, offset)
                     stream.sendall(_CHUNK.pack(offset, length, hashlib.sha256(data).digest()))
@@ -296,14 +296,14 @@ def receive(stream: socket.socket, view: memoryview) -> bool:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """Return a port on loopback on which nobody listens."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens on the port."""
+    """Say whether somebody listens on the port."""
     with socket.socket() as stream:
         return stream.connect_ex(("127.0.0.1", port)) == 0
 
@@ -318,7 +318,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def copy_bench(best: dict[str, float]) -> figures.Bench:
-    """The figures with what they are held against."""
+    """Return the figures and the goals."""
     rate = {name: DATA_MB / seconds for name, seconds in best.items()}
     rows = [
         [TITLES[name], f"{best[name]:.2f}", f"{rate[name]:.0f}", f"{rate[name] / rate['floor']:.2f}"] for name in best

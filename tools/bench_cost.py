@@ -1,6 +1,6 @@
-"""What a move costs each process: statements, transactions and processor time, taken from outside of all of them.
+"""Measures what a move costs each process: statements, transactions and processor time, from outside of the processes.
 
-PostgreSQL logs what it is asked for, with the name of who asks and of the database; the kernel tells the time.
+PostgreSQL logs each statement with the names of the client and of the database. The kernel says the processor time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _STATEMENT: Final = re.compile(r"(?:statement|execute [^:]*): (.*)", re.DOTALL)
 _ENDS: Final = ("COMMIT", "ROLLBACK")
 
 NAME: Final = "PGAPPNAME"
-"""The variable by which libpq tells the server who asks."""
+"""The environment variable with the client's name, which libpq sends to the server."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What one process asked of one database."""
+    """The statements and transactions of one process in one database."""
 
     statements: int
     transactions: int
@@ -35,7 +35,7 @@ class Asked:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """Processes that are started within the block go by this name in the server's log."""
+    """Give the processes that are started within the block this name in the server's log."""
     os.environ[NAME] = name
     try:
         yield
@@ -44,21 +44,21 @@ def named(name: str) -> Iterator[None]:
 
 
 class StatementLog:
-    """The log of a PostgreSQL server, which notes every statement between `begin` and `end`."""
+    """Reads the log of a PostgreSQL server, which has every statement between `begin` and `end`."""
 
     def __init__(self, url: str, file: Path) -> None:
-        """``url``: of any database of the server, as its administrator; ``file``: what it logs to."""
+        """Take the URL of any database of the server as its administrator, and the server's log file."""
         self._engine = sa.create_engine(url, isolation_level="AUTOCOMMIT")
         self._file = file
         self._since = 0
 
     def begin(self) -> None:
-        """Note everything from now on."""
+        """Let the server log every statement from now on."""
         self._configure("ALTER SYSTEM SET log_line_prefix = '@%%a|%%d|'", "ALTER SYSTEM SET log_statement = 'all'")
         self._since = self._file.stat().st_size
 
     def end(self) -> Mapping[tuple[str, str], Asked]:
-        """Note no more; what was asked since, by the name of who asked and the database."""
+        """End the logging, and return what was asked since, by the client's name and the database."""
         self._configure("ALTER SYSTEM RESET log_statement")
         self._engine.dispose()
         with self._file.open("rb") as file:
@@ -87,12 +87,12 @@ class StatementLog:
 
 
 def processor_seconds(pids: Sequence[int]) -> float:
-    """The processor time that these processes and the children they waited for have had so far."""
+    """Return the processor seconds of these processes and of the children that they have waited for."""
     return sum(_seconds(pid) for pid in pids)
 
 
 def children(pid: int) -> list[int]:
-    """The processes that this one has started and that still run."""
+    """Return the running children of a process."""
     tasks: Any = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(child) for task in tasks for child in task.read_text(encoding="ascii").split()]
 

@@ -40,20 +40,20 @@ from droveway.persistence.journal.tables import Claim, Move, MoveStep
 
 ROUNDS: Final = 12
 SUBMITS: Final = 6
-"""For each move so many are asked for and cancelled before they begin."""
+"""How many moves are requested, and cancelled before they begin, for each move that runs."""
 
 COMMANDS: Final = 3
 SAME: Final = 1.2
-"""Times that a command may differ by and count as not slower."""
+"""The largest ratio of a command's times that counts as not slower."""
 
 QUEUED: Final = 10_000
 LIVE: Final = 1_000
 SERVERS: Final = tuple(f"server{number}" for number in range(1, 41))
 AT_ONCE: Final = 20
-"""Moves that one conductor is given at once, beside as many in a row."""
+"""How many moves one conductor gets at once, and in another run one after another."""
 HOSTS: Final = tuple(f"host{number}" for number in range(1, 3))
 CROWD: Final = "crowd"
-"""A host that nobody has, from which the queue is."""
+"""The name of a host that does not exist; the queued moves are from it."""
 
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
 CLOUD: Final = f"""
@@ -85,7 +85,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Lab]:
-    """A lab of its own."""
+    """Make and open a lab."""
     folder.mkdir()
     in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(CLOUD, "bench")).close())
     with (folder / "lab" / "droveway.conf").open("a") as file:
@@ -99,7 +99,7 @@ def opened(folder: Path) -> Iterator[Lab]:
 
 
 def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
-    """What the daemons take."""
+    """Measure the daemons."""
     found: Found = {}
     with (
         opened(folder) as lab,
@@ -109,7 +109,7 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
     ):
         with site.configuration.open("a") as file:
             file.write(LIMITS)
-        # Forked after its imports a daemon would not go by its own name.
+        # A daemon that is forked after its imports would not have its own name in the server's log.
         site.apart = True
         with cost.named("workers"):
             workers = site.workers()
@@ -137,7 +137,7 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
 
 
 def of_embedded(folder: Path, rounds: int, queued: int) -> Found:
-    """The same of a lab, whose conductor, keeper and workers are threads of this process."""
+    """Measure a lab, whose conductor, keeper and workers are threads of this process."""
     found: Found = {}
     with opened(folder) as lab:
         with runner.running(lab):
@@ -150,20 +150,20 @@ def of_embedded(folder: Path, rounds: int, queued: int) -> Found:
 
 
 def crowd(lab: Lab, queued: int) -> None:
-    """A queue that waits for room on one host, behind moves that no conductor here knows, and some at rest."""
+    """Make a queue that waits for room on one host, behind moves of unknown kinds and some at rest."""
     long_queue.fill(lab.journal, queued, host=CROWD, digest="unknown")
     long_queue.fill(lab.journal, LIVE, State.VERIFYING, host=CROWD)
     long_queue.add_servers(lab, queued)
     for database in (lab.journal, lab.api, *lab.cell_databases.values()):
-        # As every server does by itself within a minute.
+        # The server would do this by itself within a minute.
         with database.begin() as connection:
             connection.execute(sa.text("ANALYZE"))
 
 
 def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
-    """Ask for one move after another, each when the one before is over."""
+    """Request one move after another, each when the one before has ended."""
     asked, claimed, begun = [], [], []
-    end(lab, submitted(lab, SERVERS[0])[0])  # the first one imports what it needs
+    end(lab, submitted(lab, SERVERS[0])[0])  # the first move also imports modules
     for server in itertools.islice(itertools.cycle(SERVERS), 1 + (rounds - 1) * SUBMITS):
         move, took = submitted(lab, server)
         end(lab, move)
@@ -194,7 +194,7 @@ def measure_throughput(lab: Lab, rounds: int, found: Found) -> None:
 
 
 def measure_cost(lab: Lab, found: Found, databases: postgres_server.Server, pids: dict[str, list[int]]) -> None:
-    """Move all servers at once; note what each process asked of the databases and had of the processor meanwhile."""
+    """Move all servers at once, and note the statements and the processor time of each process."""
     log = cost.StatementLog(databases.url("postgres"), databases.log)
     with lab.journal.read() as session:
         steps_before = session.scalar(sa.select(sa.func.count(MoveStep.seq))) or 0
@@ -217,7 +217,7 @@ def measure_cost(lab: Lab, found: Found, databases: postgres_server.Server, pids
 
 
 def processor(pids: dict[str, list[int]], databases: postgres_server.Server) -> Found:
-    """The processor time of each kind of process so far, in seconds."""
+    """Return the processor seconds of each kind of process so far."""
     return {
         **{name: cost.processor_seconds(each) for name, each in pids.items()},
         "databases": cost.processor_seconds([databases.pid, *cost.children(databases.pid)]),
@@ -225,7 +225,7 @@ def processor(pids: dict[str, list[int]], databases: postgres_server.Server) -> 
 
 
 def there_and_confirmed(lab: Lab, server: str) -> str:
-    """Migrate the server and confirm that; the move's id."""
+    """Migrate the server, confirm the move, and return its id."""
     move = submitted(lab, server)[0]
     until_rest(lab, move)
     require(lab, move, State.VERIFYING)
@@ -235,14 +235,14 @@ def there_and_confirmed(lab: Lab, server: str) -> str:
 
 
 def submitted(lab: Lab, server: str) -> tuple[str, float]:
-    """Ask for a move; its id, and how many milliseconds that took."""
+    """Request a move, and return its id and the milliseconds that the request took."""
     began = time.perf_counter()
     move = submit(lab, MoveSpec(server=server)).id
     return move, (time.perf_counter() - began) * 1000
 
 
 def command(site: Installation) -> float:
-    """Milliseconds of an operator's command that asks for a move, which is cancelled then."""
+    """Return the milliseconds of a command that requests a move, which is then cancelled."""
     words = [sys.executable, "-m", "droveway.cli.main", "move", "create", SERVERS[0]]
     began = time.perf_counter()
     said = subprocess.check_output([*words, "--config-file", str(site.configuration)], text=True)
@@ -258,30 +258,30 @@ def end(lab: Lab, move: str) -> None:
 
 
 def milliseconds(moment: dt.datetime, since: dt.datetime) -> float:
-    """From one moment to the other."""
+    """Return the milliseconds from one moment to the other."""
     return (moment - since).total_seconds() * 1000
 
 
 def p99(taken: Sequence[float]) -> float:
-    """What all but one in a hundred keep to."""
+    """Return the 99th percentile."""
     return sorted(taken)[math.ceil(0.99 * len(taken)) - 1]
 
 
 def until_rest(lab: Lab, move: str | None = None) -> None:
-    """Wait until the move, or every move of the servers, rests and was given back."""
+    """Wait until the move, or every move of the servers, rests and its claim was given back."""
     wanted = [move] if move else open_of(lab)
     until(lambda: all(is_released(lab, each) for each in wanted), "rest", LONG)
 
 
 def open_of(lab: Lab) -> list[str]:
-    """The moves of the servers that have not ended."""
+    """Return the open moves of the servers."""
     with lab.journal.read() as session:
         rows = sa.select(Move.id).where(Move.server_name.in_(SERVERS), Move.active_server.is_not(None))
         return list(session.scalars(rows))
 
 
 def throughput(lab: Lab, servers: Sequence[str]) -> float:
-    """Moves a minute: all of the servers at once, there and confirmed."""
+    """Return the moves a minute when all servers are moved at once and confirmed."""
     began = time.monotonic()
     for server in servers:
         submit(lab, MoveSpec(server=server))
@@ -302,7 +302,7 @@ def require(lab: Lab, move: str, state: State) -> None:
 
 
 def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
-    """Seconds from the SIGKILL of a conductor that runs a move until another one has claimed it."""
+    """Return the seconds from the SIGKILL of a conductor that runs a move until another one has claimed the move."""
     lab = site.lab
     move = submit(lab, MoveSpec(server=SERVERS[0])).id
     claim = until(lambda: claim_of(lab, move), "a claim", LONG)
@@ -320,19 +320,19 @@ def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
 
 
 def claim_of(lab: Lab, move: str) -> Any:
-    """The move's last claim."""
+    """Return the move's last claim."""
     with lab.journal.read() as session:
         return session.scalar(sa.select(Claim).where(Claim.move_id == move))
 
 
 def resident(daemon: Daemon) -> float:
-    """MiB of memory that the process has now."""
+    """Return the MiB of memory that the process has now."""
     text = Path(f"/proc/{daemon.process.pid}/status").read_text(encoding="ascii")
     return int(text.partition("VmRSS:")[2].split()[0]) / 1024
 
 
 def daemons_bench(daemons: Found, embedded: Found, queued: int) -> figures.Bench:
-    """The figures with what they are held against."""
+    """Return the figures and the goals."""
     rows = [
         [name, f"{daemons[name]:.2f}", f"{embedded[name]:.2f}" if name in embedded else ""] for name in sorted(daemons)
     ]

@@ -27,7 +27,7 @@ import bench_figures as figures
 
 STEPS: Final = 30
 FLOWS: Final = 4
-"""Flows that count in each process, after one that does not."""
+"""How many flows are measured in each process, after one that is not."""
 ROUNDS: Final = 5
 FULL: Final = 2
 
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def engine_bench(best: dict[str, figures.Cost]) -> figures.Bench:
-    """The figures with what they are held against."""
+    """Return the figures and the goals."""
     own = best["droveway"]
     rows = [
         [
@@ -92,7 +92,7 @@ def engine_bench(best: dict[str, figures.Cost]) -> figures.Bench:
 
 
 def measure(name: str, file: Path) -> figures.Cost:
-    """The shortest flow of one new process, by the step."""
+    """Return the time of a step in the shortest flow of a new process."""
     words = [sys.executable, __file__, "--run", name, str(file)]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     times = json.loads(done.stdout.splitlines()[-1])
@@ -102,7 +102,7 @@ def measure(name: str, file: Path) -> figures.Cost:
 
 
 def run(name: str, file: Path) -> list[tuple[float, float]]:
-    """Run the contender's flows: seconds and seconds of the processor of each."""
+    """Run the contender's flows, and return the seconds and the processor seconds of each."""
     contender, log = CONTENDERS[name]
     if log:
         with contextlib.closing(sqlite3.connect(file)) as connection:
@@ -117,28 +117,28 @@ def run(name: str, file: Path) -> list[tuple[float, float]]:
 
 
 class NoRows:
-    """A database, its session and its result, in which nothing is found."""
+    """Stands for a database, its session and its results, and has no rows."""
 
     @contextlib.contextmanager
     def read(self) -> Iterator[NoRows]:
-        """A transaction."""
+        """Open a transaction."""
         yield self
 
     reading = read
 
     def execute(self, *_query: Any) -> NoRows:
-        """A result without a row."""
+        """Return a result without rows."""
         return self
 
     def first(self) -> None:
-        """No row."""
+        """Return None: there is no row."""
 
     def all(self) -> list[Any]:
-        """No rows."""
+        """Return no rows."""
         return []
 
     def scalar(self, *_query: Any) -> None:
-        """No row."""
+        """Return None: there is no row."""
 
 
 class Stopwatch:
@@ -149,7 +149,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """The block is one flow."""
+        """Time the block as one flow."""
         wall, cpu = time.perf_counter(), time.process_time()
         yield
         self.times.append((time.perf_counter() - wall, time.process_time() - cpu))
@@ -157,7 +157,7 @@ class Stopwatch:
 
 @contextlib.contextmanager
 def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
-    """Flows run by a conductor from a board in memory; the claim before and the sweep after are not timed."""
+    """Run flows by a conductor from a board in memory; the claim before and the cleaning after are not timed."""
     from droveway.clients import zookeeper
     from droveway.engines.conductor import conductor
     from droveway.engines.conductor.run import Resources
@@ -187,12 +187,12 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
 
     class NoCells:
         def raise_fence(self, *_: Any) -> None:
-            """No cell has a server of this flow."""
+            """Do nothing: no cell has a server of this flow."""
 
         drop_fence = raise_fence
 
         def database(self, _cell: str) -> NoRows:
-            """A cell without a row: what a step reads of its server is no part of what is measured."""
+            """Return a cell without rows: what a step reads of its server is not measured."""
             return NoRows()
 
     others: Any = {"cells": NoCells(), "cloud": None}
@@ -249,7 +249,7 @@ def _steps() -> Iterator[Any]:
 
 @contextlib.contextmanager
 def taskflow(file: Path, watch: Stopwatch) -> Iterator[Flow]:
-    """TaskFlow's serial engine on its own persistence."""
+    """Run flows by TaskFlow's serial engine on its own persistence."""
     import taskflow.engines
     from taskflow import task
     from taskflow.patterns import linear_flow
@@ -282,7 +282,7 @@ def taskflow(file: Path, watch: Stopwatch) -> Iterator[Flow]:
 
 @contextlib.contextmanager
 def dbos(file: Path, watch: Stopwatch) -> Iterator[Flow]:
-    """DBOS on its SQLite system database."""
+    """Run flows by DBOS on its SQLite system database."""
     from dbos import DBOS, DBOSConfig
     from dbos._dbos import _get_dbos_instance
 

@@ -1,4 +1,4 @@
-"""What the benchmarks share: costs, goals and their verdict, and the page and plots that are written of them."""
+"""Holds what the benchmarks share: costs, goals, their verdict, and the page and the plots of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 WORK: Final = ROOT / ".venv"
-"""Where the benchmarks keep their files: on the disk of the checkout, never in memory."""
+"""The directory of the benchmarks' files, which is on a disk and not in memory."""
 
 PAGE: Final = ROOT / "docs" / "benchmarks.rst"
 FIGURES: Final = ROOT / "docs" / "data" / "benchmarks.json"
@@ -38,13 +38,13 @@ Each benchmark runs what it compares in turns, so that the machine's moods hit a
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Milliseconds: by the clock, and of the processor."""
+    """Milliseconds by the clock and of the processor."""
 
     wall: float
     cpu: float
 
     def shorter(self, other: Cost) -> Cost:
-        """The shorter of each."""
+        """Return the shorter of each time."""
         return Cost(min(self.wall, other.wall), min(self.cpu, other.cpu))
 
 
@@ -59,7 +59,7 @@ class Goal:
 
     @property
     def met(self) -> bool:
-        """Whether the figure keeps to the bound."""
+        """Say whether the figure keeps to the bound."""
         return self.figure <= self.bound if self.at_most else self.figure >= self.bound
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True)
 class Bench:
-    """What one benchmark found."""
+    """The results of one benchmark."""
 
     name: str
     title: str
@@ -78,20 +78,20 @@ class Bench:
     rows: list[list[str]]
     goals: list[Goal]
     bars: list[tuple[str, float]]
-    """What the plot shows."""
+    """The bars of the plot."""
     unit: str
-    """What the bars are measured in."""
+    """The unit of the bars."""
     machine: str = ""
-    """The kind of machine that it was measured on."""
+    """The kind of machine that it ran on."""
 
 
 def at_most(what: str, figure: float, bound: float) -> Goal:
-    """A goal that is missed by a larger figure."""
+    """Return a goal that a larger figure misses."""
     return Goal(what, figure, bound, at_most=True)
 
 
 def at_least(what: str, figure: float, bound: float) -> Goal:
-    """A goal that is missed by a smaller figure."""
+    """Return a goal that a smaller figure misses."""
     return Goal(what, figure, bound, at_most=False)
 
 
@@ -110,7 +110,7 @@ def report(bench: Bench, *, write: bool) -> int:
 
 
 def write_page(bench: Bench) -> None:
-    """Put the benchmark in the place of its last run."""
+    """Write the benchmark in place of its last run."""
     known = json.loads(FIGURES.read_text(encoding="utf-8")) if FIGURES.exists() else {}
     known[bench.name] = dataclasses.asdict(bench)
     found = {name: known[name] for name in ORDER if name in known}
@@ -120,17 +120,17 @@ def write_page(bench: Bench) -> None:
 
 
 def read(data: dict[str, Any]) -> Bench:
-    """What `write_page` stored."""
+    """Read a benchmark that `write_page` stored."""
     return Bench(**(data | {"goals": [Goal(**goal) for goal in data["goals"]]}))
 
 
 def page(benches: list[Bench]) -> str:
-    """The page of all benchmarks."""
+    """Return the page of all benchmarks."""
     return "\n".join([HEAD, *(section(bench) for bench in benches)])
 
 
 def section(bench: Bench) -> str:
-    """One benchmark as a section of the page."""
+    """Return one benchmark as a section of the page."""
     goals = "\n".join(f"* {goal}: {'met' if goal.met else '**missed**'}" for goal in bench.goals)
     picture = f".. image:: benchmark-{bench.name}.svg\n   :alt: {bench.title}, {bench.unit}"
     underline = "=" * len(bench.title)
@@ -146,7 +146,7 @@ def section(bench: Bench) -> str:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """A table that is read on a terminal and in a page alike."""
+    """Return a table for the terminal and for the page."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     rule = "  ".join("=" * width for width in widths)
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -155,7 +155,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def plot(bars: list[tuple[str, float]], unit: str) -> str:
-    """Horizontal bars as SVG."""
+    """Return horizontal bars as SVG."""
     step, left, width = 28, 240, 420
     longest = max(value for _, value in bars)
     height = step * len(bars) + 30
@@ -175,7 +175,7 @@ def plot(bars: list[tuple[str, float]], unit: str) -> str:
 
 
 def machine() -> str:
-    """The kind of machine, without a name or a path of it, and how fast it was in that hour."""
+    """Return the kind of machine, without its name or a path, and how fast it is now."""
     return (
         f"{os.cpu_count()} processors ({platform.machine()}), {platform.system()}, Python {platform.python_version()}, "
         f"when a million turns of an empty loop took {_loop():.0f} ms and a synced commit of SQLite {_commit():.2f} ms"
@@ -183,12 +183,12 @@ def machine() -> str:
 
 
 def _loop() -> float:
-    """Milliseconds, the shortest of some."""
+    """Return the milliseconds of the shortest of several empty loops."""
     return min(timeit.repeat("for _ in range(1_000_000): pass", number=1, repeat=ROUNDS)) * 1000
 
 
 def _commit() -> float:
-    """Milliseconds, the shortest of some."""
+    """Return the milliseconds of the shortest of several commits."""
     with (
         tempfile.TemporaryDirectory(dir=WORK) as folder,
         contextlib.closing(sqlite3.connect(Path(folder, "x"))) as file,

@@ -44,7 +44,7 @@ from droveway.workers.journal import WorkerJournal
 ROUNDS: Final = 6
 BUDGET_MS: Final = 250.0
 MOST_TIMES: Final = 1.6
-"""So often a move within a cell, at most, the own part of one into another cell may take."""
+"""The largest ratio of the own time of a move into another cell to that of a move within a cell."""
 
 DISK_MB: Final = 16
 CLOUD: Final = f"""
@@ -107,7 +107,7 @@ class Clock:
 
     @contextlib.contextmanager
     def timed(self, kind: str) -> Iterator[None]:
-        """The block is of this kind, and not of the one that it lies in."""
+        """Count the time of the block for this kind, and not for the kind around it."""
         stack: list[float] = self._inside.__dict__.setdefault("stack", [])
         began = time.perf_counter()
         stack.append(0.0)
@@ -152,38 +152,38 @@ def main() -> int:
         build.create(root, cloud.parse_cloud(CLOUD, "bench")).close()
         lab = Lab.open(root)
         try:
-            # In turns: within a cell, then out of it.
+            # The moves alternate: within a cell, then into the other one.
             turns = itertools.cycle((("large", "cell1"), ("small", "cell2"), ("large", "cell2"), ("small", "cell1")))
             moves = [moved(lab, clock, *turn) for turn in itertools.islice(turns, 2 * wanted.rounds)]
         finally:
             lab.close()
             build.destroy(root)
     start = min(command_start() for _ in range(wanted.rounds))
-    # Of the first of each not everything is in memory yet.
+    # The first move of each sort also loads modules.
     within, between = (min(moves[first::2], key=lambda spent: spent.own) for first in (2, 3))
     return figures.report(move_bench(within, between, start), write=wanted.write)
 
 
 @dataclasses.dataclass(frozen=True)
 class Spent:
-    """Milliseconds of one move: by kind, and of the processor in all."""
+    """The milliseconds of one move by kind, and those of the processor in all."""
 
     kinds: dict[str, float]
     processor: float
 
     @property
     def whole(self) -> float:
-        """By the clock."""
+        """Return the milliseconds by the clock."""
         return sum(self.kinds.values())
 
     @property
     def own(self) -> float:
-        """What the move itself costs: all that is neither Placement's nor the disks'."""
+        """Return the milliseconds without those of Placement and of the disks."""
         return sum(took for kind, took in self.kinds.items() if kind not in NOT_OURS)
 
 
 def moved(lab: Lab, clock: Clock, flavor: str, cell: str) -> Spent:
-    """Carry one move to its end, in the cell."""
+    """Carry one move to its end in the cell, and return its times."""
     clock.spent.clear()
     began, processor = time.perf_counter(), time.process_time()
     with clock.timed(ASKING):
@@ -194,7 +194,7 @@ def moved(lab: Lab, clock: Clock, flavor: str, cell: str) -> Spent:
     require(move_requests.carry(lab, move), State.DONE)
     whole, processor = time.perf_counter() - began, time.process_time() - processor
     spent = {kind: seconds * 1000 for kind, seconds in clock.spent.items()}
-    # The conductor waits for a command while a worker carries it out, whose own clocks tell what for.
+    # While the conductor waits for a command, the worker's own clocks measure what the time is used for.
     spent[COMMANDS] -= spent[HOSTS] + spent[DISK] + spent[WORKER_JOURNAL]
     spent[POLLS] = whole * 1000 - sum(spent.values())
     return Spent(spent, processor * 1000)
@@ -207,7 +207,7 @@ def require(move: Move, state: State) -> None:
 
 
 def command_start() -> float:
-    """Milliseconds until a command of a lab has started and imported what a move needs."""
+    """Return the milliseconds until a command of a lab has started and imported what a move needs."""
     ours = ("cli.main", "cli.commands.server", "engines.operations.submit", "lab.runner")
     modules = ", ".join((*(f"droveway.{name}" for name in ours), "placement.handler"))
     began = time.perf_counter()
@@ -218,7 +218,7 @@ def command_start() -> float:
 
 
 def move_bench(within: Spent, between: Spent, start: float) -> figures.Bench:
-    """The figures of the shortest move within a cell and into another one, with what they are held against."""
+    """Return the figures and goals of the shortest move within a cell and of the shortest into another one."""
     order = sorted(within.kinds.items(), key=lambda item: -item[1])
     sums = [
         ("the whole move", within.whole, between.whole),

@@ -31,7 +31,7 @@ TIMES_RSYNC: Final = 1.5
 TIMES_NBD: Final = 5.0
 
 _WORKING: Final = (0, 1, 2, 5, 6)
-"""Of the columns of /proc/stat: user, nice, system, and the interrupts."""
+"""The columns of /proc/stat that are work: user, nice, system and the interrupts."""
 
 
 def main() -> int:
@@ -55,33 +55,33 @@ def main() -> int:
 
 
 def worked() -> float:
-    """Seconds that the machine's processors have worked since it was started, all of them together."""
+    """Return the seconds that all processors of the machine together have worked since it started."""
     columns = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()[1:]
     return sum(int(columns[column]) for column in _WORKING) / os.sysconf("SC_CLK_TCK")
 
 
 def identity_of(files: Files) -> Identity:
-    """What both ends show."""
+    """Return the identity that both ends use."""
     return certificates.read(files.certificate, files.key, files.authority)
 
 
 @contextlib.contextmanager
 def droveway(site: Site, files: Files) -> Iterator[Copy]:
-    """The workers' own code at both ends."""
+    """Copy by the workers' own code at both ends."""
     with bench_copy.droveway(site, identity_of(files)) as copy:
         yield copy
 
 
 @contextlib.contextmanager
 def floor(site: Site, files: Files) -> Iterator[Copy]:
-    """A plain loop."""
+    """Copy by a plain loop."""
     with bench_copy.floor(site, identity_of(files)) as copy:
         yield copy
 
 
 @contextlib.contextmanager
 def rsync(site: Site, _files: Files) -> Iterator[Copy]:
-    """Rsync over ssh to a server of its own, sparse, synced at the end."""
+    """Copy by rsync over ssh to a server of its own, sparse, synced at the end."""
     port, keys = free_port(), site.folder / "ssh"
     keys.mkdir(mode=0o700)
     for name in ("host", "user"):
@@ -91,7 +91,7 @@ def rsync(site: Site, _files: Files) -> Iterator[Copy]:
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {keys}/host\nAuthorizedKeysFile {keys}/user.pub\n"
         f"StrictModes no\nUsePAM no\nPidFile {keys}/pid\nPermitRootLogin prohibit-password\n"
     )
-    # It insists on a directory that its package makes when it is started as a service.
+    # sshd needs this directory, which its package makes when sshd is started as a service.
     Path("/run/sshd").mkdir(exist_ok=True)
     daemon = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", settings], stderr=subprocess.DEVNULL)
     way = (
@@ -113,7 +113,7 @@ def rsync(site: Site, _files: Files) -> Iterator[Copy]:
 
 @contextlib.contextmanager
 def nbd(site: Site, files: Files) -> Iterator[Copy]:
-    """QEMU's own: qemu-nbd serves the disk through TLS, qemu-img copies it from there."""
+    """Copy by QEMU: qemu-nbd serves the disk through TLS, and qemu-img copies it."""
     port, pki = free_port(), site.folder / "nbd"
     pki.mkdir()
     named = {"ca-cert": files.authority, "server-cert": files.certificate, "server-key": files.key}
@@ -146,7 +146,7 @@ def nbd(site: Site, files: Files) -> Iterator[Copy]:
 
 
 def wire_bench(best: dict[str, float], work: dict[str, float]) -> figures.Bench:
-    """The figures with what they are held against."""
+    """Return the figures and the goals."""
     rate = {name: DATA_MB / seconds for name, seconds in best.items()}
     gib = DATA_MB * MIB / (1 << 30)
     rows = [

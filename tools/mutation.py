@@ -36,20 +36,20 @@ PORTS: Final = "*-ports.yaml"
 PORTS_PAGE: Final = ROOT / "docs" / "mutants-ports.rst"
 
 GRAPH: Final = "--graph"
-"""First among the arguments it asks for the mutants that are made from the graphs."""
+"""As the first argument, it asks for the mutants that are made from the graphs."""
 
 SECONDS: Final = 900
-"""A run that takes longer has found nothing."""
+"""The seconds after which a run counts as having found nothing."""
 CHUNK: Final = 10
-"""So many points of the unmutated tree are run by one process."""
+"""How many points of the unmutated tree one process runs."""
 
 _PROOF: Final = re.compile(r"[Aa]ssert|DID NOT RAISE|droveway\.errors\.")
-"""How a test fails that found something, in its own words or in the product's."""
+"""Matches the output of a test that failed by an assertion or by one of the product's errors."""
 _BAD: Final = re.compile(r"^(\S+)  BAD  .*\n  (.*)$", re.MULTILINE)
 
 
 class OutOfDateError(Exception):
-    """A mutant's function, or the lines that it changes, are not in its file exactly once."""
+    """A mutant's function, or the lines that it changes, are not in the file exactly once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Hunk:
     lines: tuple[tuple[str, str], ...]
 
     def apply(self, text: str) -> str:
-        """The text with the defect in it; raises OutOfDateError."""
+        """Return the text with the defect in it; raises OutOfDateError."""
         present = text.splitlines()
         old = [line for mark, line in self.lines if mark != "+"]
         first, last = self._span(text)
@@ -102,7 +102,7 @@ class Mutant:
     points: tuple[str, ...]
     cloud: str
     faults: tuple[tuple[str, str], ...]
-    """Each a kind of two faults at once and one of its points."""
+    """Pairs of a kind of two faults at once and one of its points."""
     tests: tuple[str, ...]
 
     def plant(self, tree: Path) -> None:
@@ -118,26 +118,26 @@ class Mutant:
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """What one run found: the point or test, and its first words; nothing when ``by`` is empty."""
+    """What a run found: the point or test, and the beginning of its message; ``by`` is empty when it found nothing."""
 
     by: str
     words: str
 
 
 def load(folder: Path = MUTANTS, files: str = "*.yaml") -> list[Mutant]:
-    """The mutants of all files, in their order."""
+    """Return the mutants of all files, in their order."""
     found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(files))]
     return [_mutant(name, facts) for file in found for name, facts in file.items()]
 
 
 def pages() -> dict[Path, list[Mutant]]:
-    """Each page with its mutants."""
+    """Return each page with its mutants."""
     ports = load(files=PORTS)
     return {PAGE: [mutant for mutant in load() if mutant not in ports], PORTS_PAGE: ports}
 
 
 def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), before: str = "") -> str:
-    """The list of the mutants with what caught each; of those in ``order`` that were not run, as it was ``before``."""
+    """Return the list of mutants and what caught each; those in ``order`` that did not run keep their old lines."""
     known = dict(re.findall(r"^(   \* - \*\*([^*]+)\*\*:.*\n(?:     .*\n)*)", before, re.MULTILINE))
     known = {name: text for text, name in known.items()} | {mutant.name: _row(mutant, found) for mutant, found in rows}
     names = [mutant.name for mutant in order] or list(known)
@@ -171,7 +171,7 @@ def _row(mutant: Mutant, found: Found) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Plant and run the mutants that are asked for; 0 when every one was caught."""
+    """Plant the chosen mutants and run what has to find them; 0 when every one was caught."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [GRAPH]:
         return effects.main(given[1:])
@@ -251,7 +251,7 @@ def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> in
 
 
 def _copy(folder: Path) -> Path:
-    """The checkout's files, compiled."""
+    """Copy the checkout's files and compile them."""
     names = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -263,7 +263,7 @@ def _copy(folder: Path) -> Path:
 
 
 def _union(mutants: list[Mutant]) -> Iterator[tuple[Any, ...]]:
-    """All that is run for any of the mutants, as arguments of `_run`."""
+    """Yield all that is run for any of the mutants, as arguments of `_run`."""
     clouds: dict[str, dict[str, None]] = {}
     for mutant in mutants:
         clouds.setdefault(mutant.cloud, {}).update(dict.fromkeys(mutant.points))
@@ -278,7 +278,7 @@ def _union(mutants: list[Mutant]) -> Iterator[tuple[Any, ...]]:
 
 
 def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
-    """Plant one mutant and look for it; says what became of it."""
+    """Plant one mutant, run what has to find it, and return what was found."""
     shutil.copytree(base, folder)
     mutant.plant(folder / "droveway")
     found = _imported(folder, mutant) or _run(
@@ -293,7 +293,7 @@ def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
 
 
 def _imported(folder: Path, mutant: Mutant) -> Found | None:
-    """Nothing when the changed modules are what an interpreter there imports, and it can."""
+    """Return None when an interpreter imports the changed modules from the copy; else what went wrong."""
     modules = [f"droveway.{hunk.file.removesuffix('.py').replace('/', '.')}" for hunk in mutant.hunks]
     lines = [f"import {module}; print({module}.__file__)" for module in modules]
     done = _python(folder, ["-c", "\n".join(lines)])
@@ -304,7 +304,7 @@ def _imported(folder: Path, mutant: Mutant) -> Found | None:
 
 
 def _company(mutant: Mutant) -> list[str]:
-    """Points of the same flows, to be run first: a state that one of them passed must not hide the defect."""
+    """Return points of the same flows to be run first, so that a state they passed cannot hide the defect."""
     flows = dict.fromkeys(tuple(point.split(":")[:2]) for point in mutant.points)
     others = ["--effect", "kill", "--phase", "before"]
     return [word for kind, way in flows for word in ("--kind", kind, "--direction", way, *others, "--and")]
@@ -318,7 +318,7 @@ def _run(
     tests: Sequence[str],
     company: Sequence[str] = (),
 ) -> Found:
-    """Run points in the company of others, two faults, then tests, in the copy, and tell the first that is not well."""
+    """Run points together with others, two faults, then tests in the copy, and return the first that failed."""
     found = _run_points(folder, cloud, points, company) if points else Found("", "")
     for kind, point in faults:
         found = found if found.by else _run_fault(folder, kind, point)
@@ -368,7 +368,7 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> Found:
 
 
 def _python(folder: Path, arguments: list[str], within: str = ".") -> subprocess.CompletedProcess[str]:
-    """An interpreter for which `droveway` is the copy in the folder; nothing of it is left."""
+    """Make an interpreter that imports `droveway` from the copy in the folder, and remove it after the block."""
     # A short path: labs have sockets, whose names are short.
     with tempfile.TemporaryDirectory(prefix="dm", dir=scratch.place(), ignore_cleanup_errors=True) as temporary:
         command = [sys.executable, *arguments]
