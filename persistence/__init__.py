@@ -1,1 +1,1 @@
-"""Models and access of the API, cell and journal databases."""
+"""Models of the journal database and of Nova's API and cell databases, and the code that reads and writes them."""

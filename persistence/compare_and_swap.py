@@ -16,7 +16,7 @@ from droveway.persistence.times import utcnow
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Several old values that are all as expected."""
+    """Several old values, any of which a column may have before it is changed."""
 
     values: tuple[Any, ...]
 
@@ -26,9 +26,10 @@ class OneOf:
 
 @dataclasses.dataclass
 class Columns:
-    """Some columns of one row, named as the fields are: what is read at each step of a move need not be a whole row.
+    """Hold some columns of one row: a step of a move reads these more cheaply than the whole row.
 
-    A subclass names their table's model and each column; the session knows nothing of it.
+    A subclass sets ``model`` to the table's model and has one field for each column, with the column's name.  Its
+    instances are plain data: the SQLAlchemy session does not track them.
     """
 
     model: ClassVar[Any]
@@ -37,16 +38,16 @@ class Columns:
 
     @classmethod
     def selected(cls) -> sa.Select[Any]:
-        """The statement that reads them, in the order of the fields."""
+        """Return a SELECT of these columns, in the order of the fields."""
         return sa.select(*(getattr(cls.model, field.name) for field in dataclasses.fields(cls)))
 
 
 def compare_and_swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
-    """Change columns of one row, each given as (expected old value, new value); returns whether anything changed.
+    """Change columns of one row, each given as (expected old value, new value); return whether anything changed.
 
-    The row, whole or as `Columns`, is one that was loaded in this transaction.  A column that has its new value already
-    is left alone, so a repeat changes nothing.  Raises `droveway.errors.Conflict`, naming the column, when one holds
-    neither its old nor its new value.
+    The row, a model's or `Columns`, must have been loaded in this transaction.  A column that has its new value already
+    is left alone, so a repeated call changes nothing.  Raises `droveway.errors.Conflict`, naming the column, when a
+    column holds neither its old nor its new value.
     """
     wanted: dict[str, Any] = {}
     for column, (old, new) in changes.items():

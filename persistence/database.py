@@ -1,7 +1,8 @@
-"""One database: its engine and its two kinds of transaction.
+"""One database: its engine, its transactions for reading and those for writing.
 
-Transactions are short.  On SQLite a writing transaction begins IMMEDIATE, so that nothing read in it can change before
-it is committed; elsewhere the rows that a decision rests on are locked by the caller (`with_for_update`).
+Transactions are short.  On SQLite a writing transaction begins with BEGIN IMMEDIATE, so that nothing read in it can
+change before it is committed.  On PostgreSQL and MySQL the caller locks the rows that a decision rests on
+(`with_for_update`).  "A server" in this module is one of these database servers.
 """
 
 from __future__ import annotations
@@ -24,30 +25,33 @@ from droveway.errors import DrovewayError
 from droveway.persistence import driver_deadlines
 
 Executor = orm.Session | sa.Connection
-"""Whatever carries a statement out in the caller's transaction."""
+"""A session or a connection: either runs a statement in the caller's transaction."""
 
 BUSY_TIMEOUT = 30.0
-"""Seconds that a SQLite transaction waits for another process's write."""
+"""Seconds that a SQLite transaction waits while another process writes."""
 
 IDLE_TRANSACTION = 10
-"""Seconds after which a server gives up the transaction of a process that stands still: others wait for its rows."""
+"""Seconds after which a server ends an idle transaction.
+
+A process that was stopped in the middle of a transaction would otherwise keep its rows locked for as long as it is.
+"""
 
 ANSWERS_WITHIN = 60
-"""Seconds after which a server whose machine or network is gone counts as lost, though nothing said so."""
+"""Seconds after which a connection counts as lost when its server's machine or network is gone without notice."""
 
 _ISOLATION: Final = "ISOLATION LEVEL READ COMMITTED"
 
 _AWAY: Final = ("08", "57P", "25006")
-"""How the SQLSTATE of a server begins that is away, goes down or only reads."""
+"""Beginnings of SQLSTATE codes: the server cannot be reached (08), is shutting down (57P) or is read-only (25006)."""
 
 _REFUSED: Final = re.compile(r"no such (table|column)|table \S+ has no column|(1054|1142|1143)\Z")
-"""How an error begins that no waiting mends: SQLite's words, MariaDB's number.
+"""Matches the beginning of errors that would come again at each retry.
 
-The table or the column is not there, or the user has no right to it.
+The table or the column is missing, or the user has no right to it.  SQLite says so in words, MariaDB by a number.
 """
 
 _GIVES_UP: Final = {
-    # The kernel asks the other side's whether the connection still stands: statements may take as long as they like.
+    # TCP keepalive probes find a dead server.  They do not bound how long a statement may take on a live one.
     "psycopg": {
         "connect_timeout": 10,
         "keepalives_idle": 20,
@@ -57,11 +61,14 @@ _GIVES_UP: Final = {
     },
     "pymysql": {"connect_timeout": 10, "read_timeout": ANSWERS_WITHIN, "write_timeout": ANSWERS_WITHIN},
 }
-"""What each driver is told; without that it waits for hours."""
+"""Driver → connection options that make it notice a dead server; without them it waits for hours."""
 
 
 _SHORTEST_VALUE: Final = 4
-"""Characters of a value that is kept out of a sentence: of a shorter one parts of words would go too."""
+"""Length in characters from which on a value of the URL is removed from a message.
+
+A shorter value may be a part of ordinary words, and removing it would make the message unreadable.
+"""
 
 
 class DatabaseUnusable(DrovewayError):
@@ -72,20 +79,24 @@ class DatabaseUnusable(DrovewayError):
 
 
 class DatabaseAway(DatabaseUnusable):
-    """A database does not answer now."""
+    """A database does not answer at present."""
 
 
 _WRITES: Final = "droveway_writes"
-"""What is noted at a connection whose transactions are to write."""
+"""The key in ``connection.info`` that marks a connection whose transactions write."""
 
 
 class SqliteDialect(pysqlite.dialect):
-    """Begins transactions itself: an event at each would call every other event's listeners at each statement too."""
+    """Begins SQLite transactions with the right BEGIN statement.
+
+    A listener of SQLAlchemy's event ``begin`` could do this too.  But an engine with such a listener would look for
+    listeners of its other events at every statement, which costs time.
+    """
 
     supports_statement_cache = True
 
     def do_begin(self, dbapi_connection: Any) -> None:
-        """SQLAlchemy's entry; what the driver raises here it makes its own error."""
+        """Begin a transaction; SQLAlchemy calls this, and wraps what the driver raises in an error of its own."""
         statement = "BEGIN IMMEDIATE" if dbapi_connection.info.get(_WRITES) else "BEGIN"
         dbapi_connection.driver_connection.execute(statement)
 
@@ -95,14 +106,16 @@ sa.dialects.registry.register(f"sqlite.{_DRIVER}", __name__, SqliteDialect.__nam
 
 
 class _Broken(logging.Filter):
-    """Leaves out that a connection which broke could not be rolled back: who needs the server next is told of it.
+    """Drops SQLAlchemy's log records that a broken connection could not be rolled back.
 
-    SQLAlchemy shows it with a traceback where the server went between the last statement and the connection's return.
+    SQLAlchemy logs this with a traceback when the server went away between the last statement and the return of the
+    connection to the pool.  Nothing is lost: whoever uses the database next gets an error, and that one is reported.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for a record that is dropped."""
         error = record.exc_info[1] if record.exc_info else None
-        # Each driver has classes of its own, by the names of PEP 249.
+        # Each driver has its own classes; their names are those of PEP 249.
         return type(error).__name__ not in ("OperationalError", "InterfaceError")
 
 
@@ -110,7 +123,7 @@ logging.getLogger("sqlalchemy.pool.impl.QueuePool").addFilter(_Broken())
 
 
 class Database:
-    """A database by its SQLAlchemy URL.  The URL is never logged: it may hold a password."""
+    """A database, given by its SQLAlchemy URL.  The URL is never logged, since it may hold a password."""
 
     def __init__(self, url: str) -> None:
         try:
@@ -125,15 +138,19 @@ class Database:
 
     @property
     def engine(self) -> sa.Engine:
-        """The engine, made on first use, so that a process that forks before it inherits no connection."""
+        """Return the engine; it is made on first use, so that a process that forks before that shares no connection."""
         if self._engine is None:
             self._engine = self._connect()
         return self._engine
 
     @contextlib.contextmanager
     def read(self) -> Iterator[orm.Session]:
-        """Open a session for reading, each statement as in `reading`; what changes in its objects is never written."""
-        # Its close detaches what was read before it rolls back, which would expire what the caller still looks at.
+        """Open a session for reading; changes to its objects are never written.
+
+        What its statements see is described at `reading`.
+        """
+        # When the block ends, the session detaches the objects first and rolls back then.  A rollback before that
+        # would expire them, and the caller still reads them.
         with orm.Session(self._readers(), expire_on_commit=False, autoflush=False) as session:
             yield session
 
@@ -141,29 +158,33 @@ class Database:
     def reading(self) -> Iterator[sa.Connection]:
         """Open a connection for reading.
 
-        On SQLite all of its statements read what was committed before the first one, on a server each what is
-        committed when it begins: there a transaction, which isolates no more than that, would be asked for in vain.
+        On SQLite all statements in the block see what was committed before the first of them.  On a server each
+        statement sees what is committed when that statement begins.  PostgreSQL therefore reads without a transaction:
+        at READ COMMITTED, the level that is used here, a transaction would isolate no more than that.
         """
         with self._readers().connect() as connection:
             yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[orm.Session]:
-        """A transaction that commits when the block ends and rolls back when it raises."""
+        """Open a session in a writing transaction; commit when the block ends, roll back when it raises."""
         with self.writing() as connection, orm.Session(connection, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """The same transaction without a session's bookkeeping, which costs half of what runs at each step."""
+        """Open a connection in a writing transaction, which ends as that of `write` does.
+
+        A step of a move uses this where it can: a session's bookkeeping would double the step's cost.
+        """
         with self.writing() as connection, connection.begin():
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sa.Connection]:
-        """A connection whose transactions, which the caller begins, are to write."""
+        """Open a connection for writing; the caller begins and ends its transactions."""
         with self.engine.connect() as connection:
-            # Asked for again it would be that of a new connection when this one was lost.
+            # Kept in a variable: if this connection is lost, `connection.info` is later that of a new connection.
             info = connection.info
             info[_WRITES] = True
             try:
@@ -172,7 +193,10 @@ class Database:
                 info.pop(_WRITES, None)
 
     def require(self, name: str) -> None:
-        """Raise `DatabaseUnusable` with ``name`` in its sentence unless the database answers."""
+        """Raise `DatabaseUnusable` unless the database answers; ``name`` is what the error calls it.
+
+        Raises `DatabaseAway`, which is a `DatabaseUnusable`, when it may answer later.
+        """
         if self.dialect == "sqlite" and sa.make_url(self._url).database in (None, "", ":memory:"):
             raise DatabaseUnusable(f"the database {name} would be gone with its process: name a file in its URL")
         try:
@@ -197,7 +221,10 @@ class Database:
         return f" ({names})" if names else ""
 
     def _without_values(self, told: str) -> str:
-        """What a driver says, without what stands in the URL where anything may have been pasted: it quotes that."""
+        """Return a driver's message with the URL's password and option values replaced by ``...``.
+
+        A driver quotes these in its messages, and an option may hold a secret that was pasted there.
+        """
         url = sa.make_url(self._url)
         values = [value for each in url.query.values() for value in ([each] if isinstance(each, str) else each)]
         for value in sorted({*values, url.password or ""}, key=len, reverse=True):
@@ -213,7 +240,7 @@ class Database:
 
     def _readers(self) -> sa.Engine:
         if self._reader is None:
-            # PyMySQL would ask its server for a connection without transactions each time, and for the end of that.
+            # Not with PyMySQL: each time it would need one more round trip to switch autocommit on, and one to end it.
             options = {"isolation_level": "AUTOCOMMIT"} if self.engine.driver == "psycopg" else {}
             self._reader = self.engine.execution_options(**options)
         return self._reader
@@ -245,12 +272,15 @@ class Database:
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file."""
+    """Return the SQLAlchemy URL of a SQLite file."""
     return f"sqlite:///{path}"
 
 
 class _UtcNow(sa.sql.functions.GenericFunction[dt.datetime]):
-    """The database's clock, with what it has below a second: moves of one second keep their order."""
+    """The SQL function ``utc_now()``: the database's clock, with fractions of a second.
+
+    Moves that are created within one second are listed in the right order thanks to the fractions.
+    """
 
     type = sa.DateTime()
     inherit_cache = True
@@ -276,12 +306,12 @@ _NOW: Final = sa.select(_UtcNow())
 
 
 def database_time(session: Executor) -> Any:
-    """The database's own clock, UTC, naive: deadlines are decided by it alone."""
+    """Read the database's own clock (UTC, naive), the only clock by which deadlines are decided."""
     return session.scalar(_NOW)
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # The dialect begins transactions; the driver's own implicit BEGIN would be a deferred one.
+    # `SqliteDialect` begins transactions.  The driver's own implicit BEGIN would be a deferred one.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -290,14 +320,14 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _bound_transactions(connection: Any, _record: object) -> None:
-    """Bound and isolate transactions alike on every server, whatever it is configured to do by itself.
+    """Set the idle timeout and the isolation level of a new connection, whatever the server's own defaults are.
 
-    A process that is stopped in the middle of a transaction would else keep its rows for as long as it likes.  Each
-    statement reads what is committed when it begins: what is summed up behind the lock of a row has all that whoever
-    held the lock before has written.
+    The timeout ends the transaction of a process that was stopped in the middle of one: it would otherwise keep its
+    rows locked.  The isolation level is READ COMMITTED: each statement sees what is committed when it begins.  So a
+    transaction that locks a row and then adds up others sees everything that the previous holder of the lock wrote.
     """
     if hasattr(connection, "get_server_info"):
-        # MySQL knows no bound for transactions alone; the pool replaces what the server closed.
+        # MySQL has no timeout for transactions alone, so idle connections are closed too: the pool replaces them.
         idle = "idle_transaction_timeout" if "MariaDB" in connection.get_server_info() else "wait_timeout"
         statements = [f"SET SESSION {idle} = {IDLE_TRANSACTION}", f"SET SESSION TRANSACTION {_ISOLATION}"]
     else:
@@ -312,10 +342,10 @@ def _bound_transactions(connection: Any, _record: object) -> None:
 
 
 def _require_open(connection: Any, _record: object, _borrower: object) -> None:
-    """Replace a pooled connection that its server has closed, without a question to the server.
+    """Have the pool replace a connection that its server has closed, without a round trip to the server.
 
-    An idle connection has nothing to read but the server's farewell or the end of the stream.  All the pooled
-    connections are replaced then: the server that ended one has ended those beside it.
+    On an idle connection the only thing to read is the server's last message or the end of the stream.  The pool then
+    replaces all its connections, since a server that closed one has closed the others too.
     """
     unread = select.poll()
     if _is_open(connection):
@@ -326,21 +356,21 @@ def _require_open(connection: Any, _record: object, _borrower: object) -> None:
 
 
 def _is_open(connection: Any) -> bool:
-    """Whether the driver has not closed its own end."""
+    """Tell whether the driver still has its own end of the connection open."""
     return bool(connection.open) if hasattr(connection, "open") else not connection.closed
 
 
 def _socket(connection: Any) -> int:
-    """The file descriptor of a driver's connection."""
+    """Return the file descriptor of a driver's connection."""
     if hasattr(connection, "fileno"):
         return int(connection.fileno())
     return int(connection._sock.fileno())  # noqa: SLF001 - PyMySQL has no public name for it
 
 
 def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
-    """Let a server that is away, or that only reads, be the same error whatever its driver calls it."""
+    """Turn the error of a server that is away or read-only into an OperationalError, whatever its driver raised."""
     if (getattr(context.original_exception, "sqlstate", None) or "").startswith(_AWAY):
-        # One that only reads has lost its place to another, to which a new connection leads.
+        # A server turns read-only when another one has become the primary: a new connection leads to that one.
         context.is_disconnect = True
     if context.is_disconnect and not isinstance(context.sqlalchemy_exception, sa.exc.OperationalError):
         return sa.exc.OperationalError(context.statement, None, context.original_exception, connection_invalidated=True)
@@ -348,7 +378,7 @@ def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
 
 
 def _name_file(context: sa.ExceptionContext) -> BaseException | None:
-    """Let an error say which file it is of: SQLite's own does not."""
+    """Add the database's file to an error, since SQLite does not name it."""
     error = _refusal(context)
     shown = error or context.sqlalchemy_exception
     if shown is not None and context.engine is not None:
@@ -357,7 +387,10 @@ def _name_file(context: sa.ExceptionContext) -> BaseException | None:
 
 
 def _refusal(context: sa.ExceptionContext) -> sa.exc.ProgrammingError | None:
-    """Return the error of a statement that the database refuses, which some drivers class as an outage."""
+    """Return a ProgrammingError for a statement that the database will always refuse; None for any other error.
+
+    SQLite's and MariaDB's drivers report such a statement as an OperationalError, as if the database were away.
+    """
     error = context.original_exception
     told = str(error.args[0]) if error.args else ""
     if isinstance(context.sqlalchemy_exception, sa.exc.OperationalError) and _REFUSED.match(told):
@@ -366,18 +399,21 @@ def _refusal(context: sa.ExceptionContext) -> sa.exc.ProgrammingError | None:
 
 
 class WriteFailed(Exception):
-    """A transaction for a move failed, or is in doubt; its cause is the driver's error."""
+    """A transaction for a move failed, or nobody knows whether it was committed; the cause is the driver's error."""
 
 
 def absence(error: BaseException) -> str | None:
-    """What the driver said when the database could not be reached or gave the transaction up; None for other errors."""
+    """Return the driver's message when the database was away or gave the transaction up; None for any other error."""
     if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
         return str(error.orig)
     return None
 
 
 def without_sql(error: BaseException) -> str | None:
-    """What a statement met, in words without the statement, its values or rows; None for what is no such error."""
+    """Describe a failed statement without quoting the statement, its values or its rows, which may hold secrets.
+
+    Returns None when neither the error nor its cause is one of SQLAlchemy's.
+    """
     cause = error.__cause__ if not isinstance(error, sa.exc.SQLAlchemyError) else error
     if not isinstance(cause, sa.exc.SQLAlchemyError):
         return None
@@ -393,5 +429,5 @@ def without_sql(error: BaseException) -> str | None:
 
 
 def file_of(error: BaseException) -> str:
-    """The file of a SQLite database's error, else nothing."""
+    """Return the file that an error of a SQLite database names; empty for any other error."""
     return next(iter(getattr(error, "__notes__", ())), "")

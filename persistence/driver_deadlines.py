@@ -1,6 +1,7 @@
-"""Connections that wait for no database server beyond the deadline of the step on whose behalf it was asked.
+"""Database connections that give up at the deadline of the step that is running, when their server does not answer.
 
-The drivers' own bounds are of the network: a server that is there and says nothing is waited for without end.
+The drivers' own timeouts are about the network.  A server that is reachable and never answers would be waited for
+without end.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 SHORTEST = 0.001
-"""Seconds that are waited at least: none at all would say that nothing is ever waited for."""
+"""The shortest timeout in seconds that PyMySQL is given, also when the deadline is over.
+
+A timeout of 0 would make PyMySQL's socket non-blocking: it would not wait even for an answer that is on its way.
+"""
 
 
 def connect(dialect: sa.Dialect, _record: object, arguments: Any, options: Any) -> Any:
-    """SQLAlchemy's event ``do_connect``: a connection of ours, or None for its own."""
+    """Answer SQLAlchemy's event ``do_connect`` with a connection that heeds deadlines.
+
+    Returns None for any other driver: SQLAlchemy then connects by itself.
+    """
     makes = {"psycopg": _psycopg, "pymysql": _pymysql}.get(dialect.driver)
     return None if makes is None else makes()(*arguments, **options)
 
@@ -31,7 +38,11 @@ def _psycopg() -> Any:
 
     class Connection(psycopg.Connection[Any]):
         def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
-            """Psycopg's one way to wait for its server, which looks every tenth of a second whether it still may."""
+            """Wait for the server until the deadline.
+
+            Psycopg waits for its server nowhere else.  It wakes up every tenth of a second, and the deadline is looked
+            at each time.
+            """
             bounded = gen if deadlines.left() is None else self._in_time(gen)
             return super().wait(bounded, *arguments, **options)
 
@@ -58,7 +69,7 @@ def _pymysql() -> Any:
     class Connection(connections.Connection):
         @property
         def _read_timeout(self) -> float | None:
-            """What PyMySQL waits at most for each part of an answer."""
+            """Return the seconds that PyMySQL waits at most for each part of an answer."""
             left = deadlines.left()
             if left is None:
                 return self._own_timeout

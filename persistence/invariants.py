@@ -1,4 +1,4 @@
-"""What always holds in a journal, and what Droveway needs of Nova's tables."""
+"""Checks that the journal's rows agree with each other, and that Nova's tables have the columns that Droveway uses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ API: Final = api.CellMapping.metadata
 
 
 class Broken(NamedTuple):
-    """One thing that does not hold, and what mends it."""
+    """One check that failed: what it is about, what is wrong, and what mends it."""
 
     subject: str
     detail: str
@@ -31,7 +31,7 @@ class Broken(NamedTuple):
 
 
 def journal(session: orm.Session) -> Iterator[Broken]:
-    """Each invariant of the journal that does not hold."""
+    """Yield each invariant of the journal that does not hold."""
     for move in session.scalars(sa.select(Move).order_by(Move.created_at, Move.id)):
         yield from _move(session, move)
     mark = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
@@ -44,7 +44,7 @@ def journal(session: orm.Session) -> Iterator[Broken]:
 
 
 def columns(database: Database, wanted: sa.MetaData) -> Iterator[Broken]:
-    """Each table and column of Nova's that Droveway uses and the database does not have."""
+    """Yield each table and column of Nova's that Droveway uses and the database lacks."""
     inspector = sa.inspect(database.engine)
     there = set(inspector.get_table_names())
     mend = "bring Nova's schema to a release that has it: nova-manage db sync, nova-manage api_db sync"

@@ -1,7 +1,8 @@
-"""Recognises a database that was restored from an older copy, or is another's, by what was seen of it before.
+"""Recognises a database that was restored from an older backup, or that belongs to another installation.
 
-Whose a database is does not change, and some counts in it only ever grow.  Both are written down in a mark, which lies
-beside the database and never in it: in a node of ZooKeeper for an installation, in a file for a lab.
+The owner of a database does not change, and some counts in it only grow.  Both are written to a *mark*, which is kept
+outside the database: in a node of ZooKeeper for an installation, in a file for a lab.  A database whose owner differs
+from the mark's, or whose counts are below the mark's, is not the one that was used last.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from droveway.errors import Refused
 
 EPOCH: Final = "epoch"
 INCARNATION: Final = "incarnation"
-"""Names of the journal's counters.  They stand here since the journal's models load too slowly for a list of moves."""
+"""Names of the journal's counters: the last claim's epoch, and the journal's number.
+
+They are defined here and not beside the journal's models, because a list of moves must not wait for these to load.
+"""
 
 ADOPT: Final = "droveway db adopt"
 
@@ -28,33 +32,46 @@ class Restored(Refused):
 
 
 class Standing(NamedTuple):
-    """Says whose a database is and how far it has come."""
+    """Holds the owner of a database and the counts in it that only grow."""
 
     owner: int | str | None
-    """None where nobody knows: it is not compared then."""
+    """None when the owner is unknown: owners are not compared then."""
     counts: Mapping[str, int]
-    """By the words that say that one is too low, with gaps for this one and for what was seen."""
+    """Phrase → count.
+
+    The phrase goes into the error when the count is too low.  Its first ``{}`` takes the database's own count, its
+    second one who saw a higher count, and that count.
+    """
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Says whose a journal was and how far it had come."""
+    """Holds what was last seen of a journal: its owner and its counts."""
 
     incarnation: int | None
-    """The journal's number, a new one after each adoption; None before it has any."""
+    """The journal's number, which ``droveway db adopt`` draws anew; None before the journal has one."""
     epoch: int
     """The last epoch that a claim was given."""
     step: int = 0
-    """The highest number of a step in the history; ZooKeeper has it in the mark of each move instead."""
+    """The highest number of a step in the history.
+
+    Only a lab's file has it.  In an installation it stays 0: there each move has a node of its own in ZooKeeper that
+    names its last step.
+    """
 
     def standing(self, owner: int | None) -> Standing:
-        """Return what is compared."""
+        """Return the mark's counts in the form that `contradiction` compares, for a database of this owner."""
         return Standing(owner, {"its last epoch is {}, {}": self.epoch, "its last step is {}, {}": self.step})
 
 
 def contradiction(
     what: str, mine: Standing, seen: Iterable[tuple[str, Standing]], *, another: str, newest: str = "one"
 ) -> str:
-    """Say that a database is ``another``, or behind what somebody has ``seen`` of it; empty when it is neither."""
+    """Return an error sentence when a database is not the one that others have ``seen``; empty when it is.
+
+    ``mine`` is what the database holds now.  ``seen`` is (who saw it, what they saw) for each observer.  Returns the
+    sentence ``another`` when an observer saw another owner, and a sentence of our own when one saw a higher count.
+    ``what`` names the database in that sentence, and ``newest`` the backup that is to be put back.
+    """
     for who, theirs in seen:
         if None not in (mine.owner, theirs.owner) and mine.owner != theirs.owner:
             return another
@@ -69,5 +86,5 @@ def contradiction(
 
 
 def new_incarnation() -> int:
-    """Draw a number that no other journal has."""
+    """Draw a random number of up to 62 bits for a journal; no other journal has the same one."""
     return secrets.randbits(62) + 1

@@ -1,4 +1,4 @@
-"""Time as Nova's databases and serialised objects hold it: UTC, whole seconds."""
+"""Times as Nova's databases and serialised objects hold them: UTC, whole seconds."""
 
 from __future__ import annotations
 
