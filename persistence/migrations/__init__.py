@@ -1,1 +1,1 @@
-"""Alembic's environment for the journal database."""
+"""The alembic migrations that make and change the journal database's tables."""

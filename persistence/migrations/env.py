@@ -1,4 +1,7 @@
-"""What alembic runs for each command: the migrations, in the transaction of the connection that it was given."""
+"""Runs the migrations; alembic loads this file for each command.
+
+They run in one transaction, on the connection that the caller gives.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from alembic import context
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=context.config.attributes.get("metadata"),
-    # SQLite alters a column by copying its table.
+    # SQLite cannot alter a column: alembic copies the whole table instead.
     render_as_batch=True,
 )
 with context.begin_transaction():

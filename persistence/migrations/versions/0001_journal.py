@@ -1,4 +1,4 @@
-"""The journal's first schema: moves and all about them, and TaskFlow's own tables."""
+"""The journal's first schema: the tables of moves, and TaskFlow's own tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# TaskFlow keeps JSON as text, save on PostgreSQL; MySQL's plain TEXT would be too short for a failure.
+# TaskFlow keeps JSON as text, except on PostgreSQL.  MySQL's plain TEXT is too short for a failure with its traceback.
 _DETAIL = (
     sa.UnicodeText().with_variant(sa.UnicodeText(16777215), "mysql", "mariadb").with_variant(sa.JSON(), "postgresql")
 )
@@ -21,7 +21,7 @@ _INTENTIONS = ("EXECUTE", "IGNORE", "REVERT", "RETRY")
 
 
 def upgrade() -> None:
-    """Make every table."""
+    """Create every table."""
     _moves()
     _taskflow()
 

@@ -1,4 +1,4 @@
-"""How far the running step of a move is, as its host last told."""
+"""Columns for the progress of a move's running step, as its host last reported it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BYTES = ("progress_done", "progress_total", "progress_kept")
 
 
 def upgrade() -> None:
-    """Add the columns, which are empty until a host tells something."""
+    """Add the columns, which are NULL until a host reports progress."""
     for name in _BYTES:
         op.add_column("moves", sa.Column(name, sa.BigInteger(), nullable=True))
     op.add_column("moves", sa.Column("progress_seconds", sa.Double(), nullable=True))
@@ -24,6 +24,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the columns."""
     for name in (*_BYTES, "progress_seconds", "progress_at"):
         op.drop_column("moves", name)

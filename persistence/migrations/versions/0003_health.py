@@ -1,4 +1,4 @@
-"""What a move's destination said of its guest's health, and what its confirm policy waits for."""
+"""Columns for the health of a move's guest, as its host reports it, and for what its confirm policy waits for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns, which are empty until somebody asks."""
+    """Add the columns, which are NULL until the destination is asked."""
     op.add_column("moves", sa.Column("health", sa.String(length=16), nullable=True))
     op.add_column("moves", sa.Column("health_reason", sa.Text(), nullable=True))
     op.add_column("moves", sa.Column("health_asked", Moment(), nullable=True))
@@ -22,6 +22,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the columns."""
     for name in ("health", "health_reason", "health_asked", "waits_for"):
         op.drop_column("moves", name)

@@ -1,4 +1,4 @@
-"""What is known of the conductors and workers, and what is frozen."""
+"""Tables for the known conductors and workers, and for freezes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make both tables; the daemons fill the first one themselves."""
+    """Create both tables; the conductors fill the first one while they run."""
     op.create_table(
         "daemons",
         sa.Column("kind", sa.String(length=16), nullable=False),
@@ -43,6 +43,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop both tables."""
     op.drop_table("freezes")
     op.drop_table("daemons")

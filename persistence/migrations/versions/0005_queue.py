@@ -1,4 +1,4 @@
-"""Indexes for what the keeper looks at, so that a long queue costs it nothing."""
+"""Indexes for the keeper's queries, so that they stay fast when the queue is long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """The queue's index serves every look for a state, too."""
+    """Create the indexes, and drop that of ``state`` alone: the queue's index begins with ``state`` and replaces it."""
     op.create_index("ix_moves_queue", "moves", ["state", "created_at", "id"])
     op.drop_index("ix_moves_state", "moves")
     op.create_index("ix_moves_flow_uuid", "moves", ["flow_uuid"])
@@ -20,7 +20,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """As it was."""
+    """Drop the new indexes and create that of ``state`` alone again."""
     op.drop_index("ix_claims_released_at", "claims")
     op.drop_index("ix_move_flows_created_at", "move_flows")
     op.drop_index("ix_moves_flow_uuid", "moves")

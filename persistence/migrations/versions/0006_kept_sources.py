@@ -1,4 +1,4 @@
-"""For how long a move's source is kept after confirm, and when a debt falls due."""
+"""Columns for how long a move's source is kept after confirm, and for when a debt falls due."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Moves that stand keep nothing, debts that stand are due at once."""
+    """Add the columns; moves that are there already keep nothing, and debts that are there are due at once."""
     op.add_column("moves", sa.Column("keep_seconds", sa.Integer(), nullable=False, server_default="0"))
     op.add_column("debts", sa.Column("not_before", Moment(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop both columns."""
     op.drop_column("debts", "not_before")
     op.drop_column("moves", "keep_seconds")

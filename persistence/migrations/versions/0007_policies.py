@@ -1,4 +1,8 @@
-"""The policy that confirms at its deadline is `deadline`; `manual` waits for a person, and has none."""
+"""Splits the confirm policy `manual` into `deadline` and `manual`.
+
+Up to revision 0006 a move with the policy `manual` was confirmed at its deadline.  From 0007 on that policy is called
+`deadline`, and `manual` means that the move has no deadline and waits for a person.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ depends_on = None
 
 _MOVES = sa.table("moves", *map(sa.column, ("policy", "state", "deadline", "confirm_seconds")))
 
-# The most that a release takes which lets every `manual` wait for its deadline only.
+# The most seconds that a release for revision 0006 accepts as the deadline of a move: one year.
 _LONGEST = 31536000
 
 
 def upgrade() -> None:
-    """What was `manual` had a deadline, or was to get one: but for what was brought down from this schema."""
+    """Rename the policy `manual` to `deadline`.
+
+    A move that `downgrade` turned into one with the longest possible deadline, and that waits without one, stays
+    `manual`: it waited for a person before the downgrade.
+    """
     for_a_person = sa.and_(
         _MOVES.c.state == "verifying", _MOVES.c.deadline.is_(None), _MOVES.c.confirm_seconds == _LONGEST
     )
@@ -25,6 +33,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Both are `manual` again; what waits for a person goes on waiting, or does so for a year."""
+    """Call both policies `manual` again, and give each move that waits for a person the longest possible deadline.
+
+    The older release confirms at a deadline only.  A move that waits for a person already has none, and goes on
+    waiting.  One that begins to wait under the older release is confirmed after a year.
+    """
     op.execute(sa.update(_MOVES).where(_MOVES.c.policy == "manual").values(confirm_seconds=_LONGEST))
     op.execute(sa.update(_MOVES).where(_MOVES.c.policy == "deadline").values(policy="manual"))

@@ -1,4 +1,4 @@
-"""What a cell owes that was away, since when a move waits for one, and which are declared down."""
+"""Records the debts of cells that were away, since when a move waits for a cell, and which cells are declared down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """What is owed by now, hosts owe."""
+    """Add the columns and the table; the new column `cell` is NULL in the debts that are there, which hosts owe."""
     op.add_column("moves", sa.Column("waits_since", Moment(), nullable=True))
     op.add_column("debts", sa.Column("cell", sa.String(255), nullable=True))
     op.create_index(op.f("ix_debts_cell"), "debts", ["cell"])
@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop all."""
+    """Drop the table and both columns."""
     op.drop_table("cells_down")
     op.drop_index(op.f("ix_debts_cell"), "debts")
     op.drop_column("debts", "cell")
