@@ -1,4 +1,8 @@
-"""The alternates of a move: recorded before anything relies on them."""
+"""The hosts that a move tries: each is recorded before a step relies on it.
+
+A move's alternates are numbered from 1.  The hosts that its reverts try in the place of a dead source are recorded in
+the same table, numbered from -1 downwards.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,10 @@ _HOSTS: Final = sa.select(MoveAttempt.host).where(MoveAttempt.move_id == sa.bind
 
 
 def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
-    """Record that alternate ``number`` (a `scheduler` destination as a dict) is tried now; repeated: the same."""
+    """Record that the move now tries alternate ``number``; a repeated call changes nothing.
+
+    ``chosen`` is the host, as a destination of `droveway.scheduler` that was turned into a dict.
+    """
     _record(session, move_id, number, chosen)
     session.connection().execute(
         _STANDS_AT, {"move": move_id, "number": number, "in_cell": chosen["cell"], "on_host": chosen["host"]}
@@ -40,9 +47,10 @@ def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any
 
 
 def begin_return(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
-    """Record that a revert tries this host of the source's cell now, as its ``number``-th; repeated: the same.
+    """Record that a revert now tries this host of the source's cell, as its ``number``-th one.
 
-    The move's own alternate stays the one that the server is on.  So its number is below 0, where no alternate's is.
+    The row is stored under -``number``, which no alternate has.  The move's ``attempt`` stays the alternate that the
+    server is on.  A repeated call changes nothing.
     """
     _record(session, move_id, -number, chosen)
 
@@ -65,28 +73,34 @@ def _record(session: orm.Session, move_id: str, number: int, chosen: dict[str, A
 
 
 def returns(session: orm.Session, move_id: str) -> list[MoveAttempt]:
-    """Read every host of the source's cell that reverts have tried in the source's place, first to last."""
+    """Read the hosts of the source's cell that reverts have tried in the source's place, first to last."""
     return list(session.scalars(_RETURNS, {"move": move_id}))
 
 
 def current(session: orm.Session, move: Move) -> MoveAttempt | None:
-    """The alternate that the move is on, or None before the first."""
+    """Return the alternate that the move is on; None before the first."""
     return session.scalar(_ATTEMPT, {"move": move.id, "number": move.attempt}) if move.attempt else None
 
 
 def tried(session: orm.Session, move_id: str) -> list[MoveAttempt]:
-    """Read every alternate that was recorded, first to last."""
+    """Read all alternates that were recorded for the move, first to last."""
     return list(session.scalars(_TRIED, {"move": move_id}))
 
 
 def hosts(session: orm.Session, move: Move) -> list[str]:
-    """Every host that a command of this move may have gone to; the source of an unshelve is none."""
+    """Return the names of all hosts that a command of this move may have gone to.
+
+    The source is one of them, except for an unshelve, whose server is on no host before.
+    """
     tried = session.scalars(_HOSTS, {"move": move.id})
     return sorted({move.source_host, *tried} - {""})
 
 
 def undoing(session: orm.Session, move_id: str, state: State) -> None:
-    """No alternate is left: the whole forward flow is being undone."""
+    """Change the move's state to ``state`` if it is running; a flow calls this when no alternate is left.
+
+    The whole forward flow is undone then.
+    """
     move = moves.get(session, move_id, lock=True)
     if move.state == State.RUNNING:
         moves.change_state(session, move, state)

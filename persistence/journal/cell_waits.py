@@ -1,4 +1,4 @@
-"""For which database a flow that has begun waits, a cell's or Nova's API database, and since when."""
+"""Records which database a flow that has begun waits for, a cell's or Nova's API database, and since when."""
 
 from __future__ import annotations
 
@@ -20,24 +20,27 @@ _API: Final = f"the API database{_ENDS}"
 
 
 def named(waits_for: str) -> str | None:
-    """Name the cell that a move says it waits for; None for another word."""
+    """Return the cell that a move's ``waits_for`` names; None when it names no cell."""
     begins, name, rest = waits_for.partition(_BEGINS)
     cell, ends, _ = rest.partition(_ENDS)
     return cell if name and ends and not begins else None
 
 
 def is_for_api(waits_for: str) -> bool:
-    """Tell whether a move says that it waits for the API database."""
+    """Tell whether a move's ``waits_for`` names the API database."""
     return waits_for.startswith(_API)
 
 
 def note(session: orm.Session, move: Move, cell: str) -> dt.timedelta:
-    """Let the move say that it waits for the cell's database; for how long it has by now."""
+    """Record that the move waits for the cell's database, and return how long it has waited for it so far.
+
+    A move that is in none of the states `BEGUN` is left alone, and the answer is 0.
+    """
     return _note(session, move, f"{_BEGINS}{cell}{_ENDS}")
 
 
 def note_api(session: orm.Session, move: Move) -> None:
-    """Let the move say that it waits for the API database."""
+    """Record that the move waits for the API database."""
     _note(session, move, _API)
 
 
@@ -52,5 +55,5 @@ def _note(session: orm.Session, move: Move, what: str) -> dt.timedelta:
 
 
 def end(move: Move) -> None:
-    """Let it wait no more."""
+    """Record that the move waits for nothing."""
     move.waits_for = move.waits_since = None

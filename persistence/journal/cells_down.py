@@ -1,4 +1,4 @@
-"""Cells of which a person made sure that they are gone: nothing of a move waits for one."""
+"""Cells that a person declared down, having made sure that they are gone: no move waits for such a cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOWN: Final = sa.select(CellDown.name, CellDown.reason, CellDown.who, CellDown.
 
 
 def declare(session: orm.Session, name: str, *, reason: str, who: str) -> None:
-    """Record that the cell is gone; repeated: with the later reason."""
+    """Declare the cell down; a repeated call replaces the reason and who gave it."""
     row = session.get(CellDown, name)
     if row is None:
         session.add(CellDown(name=name, reason=reason, who=who, at=database_time(session)))
@@ -23,7 +23,7 @@ def declare(session: orm.Session, name: str, *, reason: str, who: str) -> None:
 
 
 def lift(session: orm.Session, name: str) -> bool:
-    """Record that it is back; whether anybody had declared it down."""
+    """Remove the declaration that the cell is down; return False when there was none."""
     row = session.get(CellDown, name)
     if row is not None:
         session.delete(row)
@@ -31,5 +31,5 @@ def lift(session: orm.Session, name: str) -> bool:
 
 
 def find(transaction: Executor) -> dict[str, str]:
-    """Return the reason of each cell that is declared down."""
+    """Return each cell that is declared down, with a sentence that says by whom and why."""
     return {row.name: f"declared down by {row.who}: {row.reason}" for row in transaction.execute(_DOWN)}

@@ -1,4 +1,4 @@
-"""The type of the journal's times: UTC, naive, with microseconds on every database."""
+"""The column type of the journal's times: UTC, naive, with microseconds on every database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.ext.compiler import compiles
 
 
 class Moment(sa.DateTime):
-    """A time; MySQL would keep whole seconds of it, rounded up as often as down, unless it is told otherwise."""
+    """A time with microseconds.  A plain DATETIME of MySQL would be rounded to whole seconds, up as often as down."""
 
 
 @compiles(Moment, "mysql", "mariadb")

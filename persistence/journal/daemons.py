@@ -1,6 +1,7 @@
-"""What the journal knows of the daemons: the conductors' own word, and the workers as conductors see them registered.
+"""The daemons as the journal knows them.
 
-Commands speak to no ZooKeeper, so this is what they know.
+Each conductor writes its own row.  The conductors also write the workers' rows, from the registrations that they see
+in ZooKeeper.  The command line does not speak to ZooKeeper: it reads these rows.
 """
 
 from __future__ import annotations
@@ -22,40 +23,47 @@ WORKER: Final = "worker"
 _EXACT: Final = "#"
 
 LATE: Final = dt.timedelta(seconds=15)
-"""A conductor that has not written its row for so long is taken to be down."""
+"""A conductor that has not written its row for this long counts as down."""
 
 KEPT: Final = dt.timedelta(days=1)
-"""So long the rows of conductors that are down stay: each process has a row of its own."""
+"""For how long the row of a conductor that is down is kept: each process makes a row of its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DaemonStatus:
-    """What a daemon says of itself."""
+    """Holds what a daemon reports of itself."""
 
     name: str
     host: str
     pid: int
     version: str
     knows: tuple[str, ...]
+    """A worker's actions or a conductor's graphs, each as ``NAME@VERSION``.
+
+    A conductor adds the name that `exactly` returns for each graph.
+    """
     address: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KnownWorkers:
-    """What is known of the workers at one time."""
+    """Holds what the journal says of the workers at one time."""
 
     current: bool
-    """Whether a conductor is up that would have noticed a change; else this is what the last one saw."""
+    """Whether a conductor is up, which would have recorded a change; if not, this is what the last one saw."""
     workers: Mapping[str, Daemon]
     """Every worker that ever registered, by its host."""
 
     def away(self, hosts: Collection[str]) -> frozenset[str]:
-        """Those of the hosts that have no worker; none when nobody is up who would know."""
+        """Return those of the hosts that have no worker.
+
+        Returns no host at all while no conductor is up: then nobody knows which workers are there.
+        """
         there = {host for host, worker in self.workers.items() if worker.gone_at is None}
         return frozenset(hosts) - there if self.current else frozenset()
 
     def drained(self) -> dict[str, str]:
-        """Why each host that is drained takes no servers."""
+        """Return each drained host with the reason why it takes no servers."""
         return {
             host: f"its worker is drained ({worker.drain_reason or 'no reason was given'})"
             for host, worker in self.workers.items()
@@ -65,39 +73,45 @@ class KnownWorkers:
 
 @dataclasses.dataclass(frozen=True)
 class Runnable:
-    """The graphs that some conductor runs which is up; when none is known to be up, nobody can say: then all."""
+    """Tells which graphs the conductors that are up can run.
+
+    While no conductor is known to be up, every graph counts as one that can be run.
+    """
 
     known: tuple[frozenset[str], ...] = ()
-    """What each of them knows."""
+    """For each conductor that is up, the graphs that it knows: see `DaemonStatus.knows`."""
 
     def runs(self, kind: str, version: int, digest: str) -> bool:
-        """Whether one of them takes a flow of this graph."""
+        """Tell whether one of the conductors can run a flow of this graph."""
         return not self.known or any(
             exactly(kind, version, digest) in knows
-            # One of a release that told no digests yet.
+            # A conductor of an older release reports no digests: its kind and version must do.
             or (f"{kind}@{version}" in knows and not any(_EXACT in each for each in knows))
             for knows in self.known
         )
 
 
 def exactly(kind: str, version: int, digest: str) -> str:
-    """The name of a graph by what it consists of."""
+    """Return ``KIND@VERSION#DIGEST``, which names a graph by its contents: the digest is that of its steps."""
     return f"{kind}@{version}{_EXACT}{digest}"
 
 
 def kinds(knows: Iterable[str]) -> list[str]:
-    """The kinds and versions of what a conductor knows, for people."""
+    """Return the names without a digest from what a conductor knows: these are shown to people."""
     return [each for each in knows if _EXACT not in each]
 
 
 def runnable(connection: Executor) -> Runnable:
-    """What the conductors that are up can run."""
+    """Read which graphs the conductors that are up can run."""
     rows = connection.execute(_CONDUCTORS).all()
     return Runnable(tuple(frozenset(row.knows) for row in rows if row.now - row.seen_at <= LATE))
 
 
 def beat(session: orm.Session, status: DaemonStatus) -> None:
-    """Write the conductor's row; it is up for `LATE` from now on."""
+    """Write the conductor's row, so that it counts as up until `LATE` from now.
+
+    The first call of a process also deletes the rows of conductors that have been down for longer than `KEPT`.
+    """
     now = database_time(session)
     row = session.get(Daemon, (CONDUCTOR, status.name))
     if row is None:
@@ -111,14 +125,14 @@ def beat(session: orm.Session, status: DaemonStatus) -> None:
 
 
 def leave(session: orm.Session, name: str) -> None:
-    """The conductor has ended."""
+    """Record that the conductor has ended; nothing happens when it has no row."""
     row = session.get(Daemon, (CONDUCTOR, name))
     if row is not None:
         row.gone_at = database_time(session)
 
 
 def mirror(session: orm.Session, registered: Mapping[str, DaemonStatus]) -> None:
-    """Bring the workers' rows in line with their registrations; several may do that at a time."""
+    """Bring the workers' rows in line with their registrations; several conductors may do this at the same time."""
     now = database_time(session)
     rows = {row.name: row for row in session.scalars(_WORKERS)}
     for name, status in registered.items():
@@ -134,7 +148,7 @@ def mirror(session: orm.Session, registered: Mapping[str, DaemonStatus]) -> None
 
 
 def known_workers(session: orm.Session) -> KnownWorkers:
-    """What is known of the workers now."""
+    """Read what is known of the workers now."""
     last = session.scalar(_LAST_BEAT)
     return KnownWorkers(
         current=last is not None and database_time(session) - last <= LATE,
@@ -143,14 +157,14 @@ def known_workers(session: orm.Session) -> KnownWorkers:
 
 
 def listing(session: orm.Session, kind: str) -> list[tuple[Daemon, bool]]:
-    """Every daemon of the kind by name, and whether it is up."""
+    """Return all daemons of the kind, in the order of their names, each with whether it is up."""
     now = database_time(session)
     rows = session.scalars(sa.select(Daemon).where(Daemon.kind == kind).order_by(Daemon.name))
     return [(row, row.gone_at is None and (kind == WORKER or now - row.seen_at <= LATE)) for row in rows]
 
 
 def find(session: orm.Session, kind: str, name: str) -> tuple[Daemon, bool]:
-    """The daemon and whether it is up; raises `droveway.errors.NotFound`."""
+    """Return the daemon and whether it is up; raise `droveway.errors.NotFound` when there is none of this name."""
     for row, up in listing(session, kind):
         if row.name == name:
             return row, up
@@ -158,12 +172,15 @@ def find(session: orm.Session, kind: str, name: str) -> tuple[Daemon, bool]:
 
 
 def moves_of(session: orm.Session, conductor: str) -> list[str]:
-    """The moves that the conductor has claimed and not given back."""
+    """Return the ids of the moves that the conductor has claimed and not given back."""
     return list(session.scalars(sa.select(Claim.move_id).where(Claim.owner == conductor, Claim.released_at.is_(None))))
 
 
 def drain(session: orm.Session, host: str, *, on: bool, reason: str | None) -> None:
-    """Let the host's worker take no new moves, or let it again; raises `droveway.errors.NotFound`. Safe to repeat."""
+    """Drain the host's worker, so that no new move goes there, or end that (``on`` is False).
+
+    Safe to repeat.  Raises `droveway.errors.NotFound` when the host never had a worker.
+    """
     row, _up = find(session, WORKER, host)
     row.drained_at = database_time(session) if on else None
     row.drain_reason = reason if on else None

@@ -1,4 +1,4 @@
-"""Debts for reading only: who owes what for which move, and what became of it."""
+"""Read-only views of debts: who owes what for which move, and what became of it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _MOVES: Final = JournalBase.metadata.tables[Move.__tablename__]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DebtView:
-    """One debt; ``sequence`` is the number of the history's row in which it was made."""
+    """Holds one debt; ``sequence`` is the number of the row of the move's history in which it was made."""
 
     id: int
     host: str
     """The host that owes it, or the cell."""
     cell: str | None
-    """The cell whose rows are owed; None where a host owes it."""
+    """The cell that owes it, in whose rows something is still to be done; None where a host owes it."""
     state: str
     """owed, settled, written-off or void."""
     move: str
@@ -43,12 +43,15 @@ class DebtView:
     """Why it could not be settled when that was last tried."""
     written_off_by: str | None
     void: str | None
-    """Why nothing is owed any more though nothing was done for it."""
+    """Why nothing is owed any more, although nothing was done; None for a debt that is not void."""
     after: str
-    """The host that has to show its own copy of the disks before; empty: none has to."""
+    """The host that must report a whole copy of the server's disks before the debt is settled.
+
+    To settle the debt may delete another copy.  Empty when no other host is asked.
+    """
     created: dt.datetime
     due: dt.datetime
-    """From when on it is settled; later than ``created`` for what is kept for a time."""
+    """The time from which on it may be settled; for a source that is kept, the end of the time for which it is kept."""
     settled: dt.datetime | None
     """When it was settled or written off."""
 
@@ -57,19 +60,19 @@ class DebtView:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is the end of what is kept of a move's source."""
+        """Tell whether the debt is to purge what a host keeps of a move's source."""
         return self.action == PURGE
 
     @property
     def is_rename(self) -> bool:
-        """Tell whether the host is to rename a copy that it keeps."""
+        """Tell whether the debt is to rename a copy that the host keeps."""
         return self.action == RENAME
 
 
 def listing(
     journal: Database, *, host: str | None = None, move: str | None = None, ended: bool = False
 ) -> list[DebtView]:
-    """Debts in the order in which they were made; with ``ended`` also those that are owed no more."""
+    """Return debts in the order in which they were made; with ``ended`` also those that are settled, off or void."""
     query = sa.select(_DEBTS, _MOVES.c.server, _MOVES.c.server_name).join(_MOVES, _MOVES.c.id == _DEBTS.c.move_id)
     if host is not None:
         query = query.where(_DEBTS.c.host == host)
@@ -82,7 +85,7 @@ def listing(
 
 
 def get(journal: Database, number: int) -> DebtView:
-    """The debt; raises NotFound."""
+    """Return the debt of this number; raise `droveway.errors.NotFound` when there is none."""
     for debt in listing(journal, ended=True):
         if debt.id == number:
             return debt

@@ -1,6 +1,9 @@
-"""What hosts still owe: the undos that they could not be asked for while they were away, and what is kept for a time.
+"""Debts: what hosts and cells still owe for a move.
 
-A debt with a date is no reason to wait: it keeps neither a move open nor a host from taking servers.
+A host that was away owes the action, or the undo, that it could not be asked for.  A host that keeps a move's source
+owes its removal, from a date on.  A cell whose database was away owes changes of its rows.
+
+Nothing waits for a debt with a date (`Debt.not_before`): its move may end, and its host takes servers.
 """
 
 from __future__ import annotations
@@ -16,37 +19,46 @@ from droveway.persistence.journal.tables import COLLECTOR, Claim, Debt, Move
 from droveway.printable import SHORT
 
 ERROR = "error"
-"""The key of a debt's details under which the last failure to settle it stands."""
+"""The key of a debt's details that holds the reason why it could not be settled when that was last tried."""
 
 WRITTEN_OFF = "written_off"
-"""The key under which it stands who wrote the debt off; such a debt counts as settled."""
+"""The key of a debt's details that names who wrote the debt off; such a debt counts as settled."""
 
 VOID = "void"
-"""The key under which it stands why nothing is owed any more; such a debt counts as settled."""
+"""The key of a debt's details that says why the debt is void; such a debt counts as settled."""
 
 AFTER = "after"
-"""The key of the host that has to show its own copy of the server's disks before; empty: none has to."""
+"""The key of a debt's details that names the host which must report a whole copy of the disks before it is settled.
 
-PURGE: Final = "purge_kept"
-"""The action of a debt whose host keeps a move's source until its date."""
-
-RENAME: Final = "rename_copy"
-"""The action of a debt whose host gives a copy that it keeps a name of its own."""
-
-HIDE: Final = "hide"
-SHOW: Final = "show"
-UNMARK: Final = "unmark"
-REMOVE: Final = "remove"
-CLOSE_EVENTS: Final = "close events"
-FINISH: Final = "finish"
-DROP_FENCE: Final = "drop fence"
-"""What a cell owes that was away: of a server's copy there, of its events and end, and of the fence of an ended flow.
+It may be empty: then no other host is asked.
 """
 
-DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
-"""What a debt is that may be settled now."""
+PURGE: Final = "purge_kept"
+"""The action of a debt whose host keeps a move's source until the debt's date, and purges it then."""
 
-# Made once: to make a statement takes far longer than to carry it out.
+RENAME: Final = "rename_copy"
+"""The action of a debt whose host is to rename a copy of the disks, so that the copy is kept."""
+
+# The actions of debts that cells owe, since their databases were away.
+HIDE: Final = "hide"
+"""Set `hidden` in the cell's copy of the server's rows: the mapping names the other copy."""
+SHOW: Final = "show"
+"""Clear `hidden` in the cell's copy."""
+UNMARK: Final = "unmark"
+"""Take back the status and the task_state by which the destination cell's copy says that a revert has begun."""
+REMOVE: Final = "remove"
+"""Delete the cell's copy."""
+CLOSE_EVENTS: Final = "close events"
+"""Close the events of the server's instance action in the cell."""
+FINISH: Final = "finish"
+"""Write in the destination cell's copy that the forward flow is done."""
+DROP_FENCE: Final = "drop fence"
+"""Remove the fence of a flow that has ended (`droveway.persistence.nova.cells`)."""
+
+DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
+"""The condition that a debt may be settled now."""
+
+# Built once: to build a statement takes far longer than to run it.
 _OUTSTANDING: Final = (
     sa.select(Debt.id)
     .where(Debt.move_id == sa.bindparam("move"), Debt.settled_at.is_(None), Debt.not_before.is_(None))
@@ -96,9 +108,9 @@ _COLLECTABLE: Final = (
 def owe(
     session: orm.Session, *, move_id: str, host: str, action: str, details: dict[str, Any], waits: bool = False
 ) -> None:
-    """Record that the host still has to carry out the action, or its undo; repeated: the same.
+    """Record that the host still has to carry out the action, or its undo; a repeated call changes nothing.
 
-    One that ``waits`` for another host keeps neither its move open nor its host from taking servers.
+    A debt that ``waits`` for another host's report (`AFTER`) gets a date, so that nothing waits for it.
     """
     known = session.scalars(
         sa.select(Debt).where(
@@ -113,7 +125,7 @@ def owe(
 
 
 def owe_rows(session: orm.Session, *, move_id: str, cell: str, action: str, details: dict[str, Any]) -> None:
-    """Record that the cell still has to have this done to its rows; repeated: the same."""
+    """Record that this is still to be done in the cell's rows; a repeated call changes nothing."""
     known = session.scalars(
         sa.select(Debt).where(
             Debt.move_id == move_id, Debt.cell == cell, Debt.action == action, Debt.settled_at.is_(None)
@@ -125,12 +137,15 @@ def owe_rows(session: orm.Session, *, move_id: str, cell: str, action: str, deta
 
 
 def settle(session: orm.Session, number: int) -> None:
-    """What was owed is done."""
+    """Record that what was owed is done."""
     session.get_one(Debt, number).settled_at = database_time(session)
 
 
 def owing_cells(session: orm.Session, server: str) -> dict[str, str]:
-    """Why no move of the server enters each cell that owes something of it: what is owed is paid first."""
+    """Return each cell that still owes something for the server's copy there, with a reason.
+
+    No move of the server may go into such a cell before the debt is settled.
+    """
     found = session.execute(_OWING_CELLS, {"server": server})
     return {
         row.cell: f"it still owes the clean-up of move {row.move_id[:SHORT]}: droveway debt show {row.id}"
@@ -139,12 +154,15 @@ def owing_cells(session: orm.Session, server: str) -> dict[str, str]:
 
 
 def of_copies(session: orm.Session, move_id: str) -> list[Debt]:
-    """Return what cells owe of the copies that a move made or hid, in the order in which it was left out."""
+    """Return the unsettled debts of cells about the copies that a move made, hid or showed, oldest debt first."""
     return list(session.scalars(_OF_COPIES, {"move": move_id}))
 
 
 def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:
-    """Take back that the host owes the flow's step; whether it owed it.  Repeated: the same answer."""
+    """Make the debt of the host for this step of the flow void; return whether there is one.
+
+    A host that owes a step has never carried it out.  A repeated call returns the same answer.
+    """
     owed = session.scalars(sa.select(Debt).where(Debt.move_id == move_id, Debt.host == host).with_for_update())
     found = [
         debt
@@ -161,13 +179,13 @@ def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str)
 
 
 def end_void(session: orm.Session, debt: Debt, why: str) -> None:
-    """Nothing is owed any more, and nothing was done for it."""
+    """Make the debt void: it counts as settled although nothing was done."""
     debt.details = {**debt.details, VOID: why}
     debt.settled_at = database_time(session)
 
 
 def keep(session: orm.Session, *, move_id: str, host: str, seconds: int, details: dict[str, Any]) -> None:
-    """Record that the host keeps the move's source for so long from now; repeated: until the date that stands."""
+    """Record that the host keeps the move's source for ``seconds`` from now; a repeated call changes no date."""
     if kept(session, move_id) is None:
         now = database_time(session)
         until = now + dt.timedelta(seconds=seconds)
@@ -175,40 +193,43 @@ def keep(session: orm.Session, *, move_id: str, host: str, seconds: int, details
 
 
 def kept(session: orm.Session, move_id: str) -> Debt | None:
-    """The debt by which a host keeps the move's source; None when nothing of it is kept."""
+    """Return the debt by which a host keeps the move's source; None when nothing is kept."""
     return session.scalar(_KEPT, {"move": move_id})
 
 
 def end_keeping(session: orm.Session, move_id: str) -> Debt | None:
-    """Let what is kept of the move's source be purged now; the debt, None when nothing is kept."""
+    """Make the debt for the move's kept source due now, and return it; None when nothing is kept."""
     debt = kept(session, move_id)
     if debt is not None and debt.not_before is not None:
-        # Whoever asks waits for no clock.
+        # Any past time makes it due.  NULL would not do: a debt without a date would keep the move open.
         debt.not_before = debt.created_at
     return debt
 
 
 def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> bool:
-    """Whether anything of the move is owed that is due at once, by that host or by any."""
+    """Tell whether the host, or any host or cell when it is None, owes something for the move that has no date."""
     unsettled = _OUTSTANDING if host is None else _OUTSTANDING_OF_HOST
     return session.scalar(unsettled, {"move": move_id, "host": host}) is not None
 
 
 def owes(session: orm.Session, move_id: str, host: str, action: str) -> bool:
-    """Whether the host still has to undo this action of the move."""
+    """Tell whether the host has an unsettled debt without a date for this action of the move."""
     return (
         session.scalar(_OUTSTANDING_OF_HOST.where(Debt.action == action), {"move": move_id, "host": host}) is not None
     )
 
 
 def owing(session: orm.Session) -> dict[str, str]:
-    """Why each host that owes something takes no servers: it settles that before it takes anything else."""
+    """Return each host that has an unsettled debt without a date, with the reason why it takes no servers."""
     why = "it still owes what is to be undone there: droveway debt list --host {host}"
     return {host: why.format(host=host) for host in session.scalars(_OWING)}
 
 
 def write_off(session: orm.Session, host: str, *, who: str) -> list[Debt]:
-    """The host will never settle anything any more; what it owed until now."""
+    """Write off everything that the host owes, because it will never settle it; return the debts.
+
+    ``who`` is recorded in each of them.
+    """
     now = database_time(session)
     owed = list(session.scalars(sa.select(Debt).where(Debt.host == host, Debt.settled_at.is_(None)).order_by(Debt.id)))
     for debt in owed:
@@ -218,15 +239,16 @@ def write_off(session: orm.Session, host: str, *, who: str) -> list[Debt]:
 
 
 def collectable(session: orm.Session) -> list[Debt]:
-    """The debts of moves that nobody runs now, in the order in which they were made.
+    """Return the debts that are due, of moves that nobody runs now, oldest debt first.
 
-    A claim of a collector that was killed is taken over: no two collect at a time.
+    A move that is claimed by the collector is one of them: only one collector runs at a time, so that claim was left
+    by one that was killed, and is taken over.
     """
     return list(session.scalars(_COLLECTABLE))
 
 
 def forget_errors(session: orm.Session) -> None:
-    """Forget why debts could not be settled, because somebody wants them tried again."""
+    """Remove the recorded failure from each unsettled debt, because somebody wants them tried again."""
     for debt in session.scalars(sa.select(Debt).where(Debt.settled_at.is_(None))):
         if ERROR in debt.details:
             debt.details = {name: value for name, value in debt.details.items() if name != ERROR}

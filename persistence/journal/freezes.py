@@ -1,6 +1,7 @@
-"""What is frozen: a row says so until it is deleted, so that a freeze outlives every daemon.
+"""Freezes: each is a row that stands until a thaw deletes it, so that a freeze outlives every daemon.
 
-A frozen move is not claimed, and one that is under way parks before it deletes what cannot be brought back.
+A frozen move is not claimed.  One that is under way goes on until a step would delete what cannot be brought back, and
+parks before that.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ _COVERS: Final = sa.or_(
     sa.and_(Freeze.scope == "cell", Freeze.name.in_([Move.source_cell, Move.dest_cell])),
     sa.and_(Freeze.scope == "host", Freeze.name.in_([Move.source_host, Move.dest_host, Move.target_host])),
 )
-# Made once: to make a statement takes far longer than to carry it out.
+# Built once: to build a statement takes far longer than to run it.
 _OVER: Final = (
     sa.select(*Freeze.__table__.c).join(Move, _COVERS).where(Move.id == sa.bindparam("move")).order_by(Freeze.at)
 )
 FROZEN: Final = sa.select(Freeze.scope).where(_COVERS).correlate(Move).exists()
-"""Whether a move may not go on: of statements over moves."""
+"""The condition that a freeze covers a move; for statements that select from `Move`, with whose row it is compared."""
 
 _HOSTS: Final = sa.select(Freeze).where(Freeze.scope == "host")
 
 
 def freeze(session: orm.Session, scope: Scope, name: str, *, who: str, reason: str | None) -> None:
-    """Freeze everything, a cell or a host; repeated: the first one stays."""
+    """Freeze everything, a cell or a host; what is frozen already keeps its first row."""
     if session.get(Freeze, (scope, name)) is None:
         session.add(Freeze(scope=scope, name=name, reason=reason, who=who, at=database_time(session)))
 
 
 def thaw(session: orm.Session, scope: Scope, name: str) -> None:
-    """End that freeze; raises `droveway.errors.NotFound` when there is none."""
+    """Delete that freeze; raise `droveway.errors.NotFound` when there is none."""
     row = session.get(Freeze, (scope, name))
     if row is None:
         raise NotFound(f"{_what(scope, name)} is not frozen: droveway freeze list shows what is")
@@ -46,18 +47,18 @@ def thaw(session: orm.Session, scope: Scope, name: str) -> None:
 
 
 def listing(session: orm.Session) -> list[Freeze]:
-    """Every freeze, oldest first."""
+    """Return all freezes, oldest first."""
     return list(session.scalars(sa.select(Freeze).order_by(Freeze.at)))
 
 
 def over(transaction: Executor, move_id: str) -> str | None:
-    """Why the move may not go on, with the command that ends that; None when it may."""
+    """Return why the move is frozen, with the command that ends that; None when it is not."""
     row = transaction.execute(_OVER, {"move": move_id}).first()
     return None if row is None else _sentence(row)
 
 
 def hosts(session: orm.Session) -> dict[str, str]:
-    """Why each host that is frozen by its name takes no servers."""
+    """Return each host that is frozen by its own name, with the reason why it takes no servers."""
     return {row.name: f"it is frozen by {row.who}{_because(row.reason)}" for row in session.scalars(_HOSTS)}
 
 

@@ -1,7 +1,7 @@
-"""The kinds of flow, each declared once: what a flow of the kind means to its move, to other flows and to the rows.
+"""The kinds of flow, each declared once: what a flow of the kind means for its move, for other flows and for the rows.
 
-Code asks a kind's record for the one fact that it means, never whether a kind is one of certain names.  The steps of a
-kind are in `droveway.flows`: each graph there points to its record here.
+Code reads a fact from the record of a kind, and never compares a kind with names.  The steps of a kind are in
+`droveway.flows`: each graph there points to its record here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from droveway.persistence.journal.states import State
 
 
 class Carries(enum.StrEnum):
-    """Where a flow brings the server."""
+    """Names where a flow brings the server."""
 
     NOWHERE = "it stays on its host"
     TO_DESTINATION = "to the move's destination"
@@ -23,14 +23,14 @@ class Carries(enum.StrEnum):
 
 
 class Way(enum.StrEnum):
-    """How a move ends that waits for its confirm or revert."""
+    """Names the two ends of a move that waits in `State.VERIFYING`."""
 
     CONFIRM = "confirm"
     REVERT = "revert"
 
 
 class Evacuation(enum.StrEnum):
-    """What a flow does that finds that Nova has evacuated its server."""
+    """Names what a flow does when it finds that Nova has evacuated its server."""
 
     IGNORED = "it does not look for that"
     UNDONE = "it is undone before its point of no return, and left from there on"
@@ -39,27 +39,31 @@ class Evacuation(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Ending:
-    """What becomes of a move when a flow of the kind is done, or is undone."""
+    """Holds the state that a move gets when a flow of the kind is done, or is undone.
+
+    The fields after ``state`` are exceptions.  They are tried in their order, and the first one that has a state and
+    whose case holds decides.
+    """
 
     state: State
-    """Unless one of the following holds, the first of them that has a state."""
+    """The move's state when no exception applies."""
     unkept: State | None = None
-    """Where a flow of another kind has made the move, and no confirm kept the server at its destination."""
+    """Its state when the move began with another kind of flow and was never confirmed while the server existed."""
     to_be_deleted: State | None = None
-    """Where the move's server is to be deleted."""
+    """Its state when somebody asked that the server be deleted."""
     cancelled: State | None = None
-    """Where the move was cancelled, or its server was gone."""
+    """Its state when the move was cancelled, or when the server was gone."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Kind:
-    """The facts of one kind; a fact that is not declared does not hold."""
+    """Holds the facts of one kind; each fact is false or empty unless the kind declares it."""
 
     name: str
     past: str
-    """What was done to a server whose flow of the kind is done, as a participle."""
+    """What was done to the server, as a participle for messages: resized, confirmed, ..."""
     command: str
-    """The command of ``droveway`` that asks for it."""
+    """The subcommand of ``droveway`` that asks for such a flow."""
 
     # The move.
     running: State
@@ -68,74 +72,80 @@ class Kind:
     undone: Ending | None = None
     """None for a kind that goes forward only."""
     cancellable: bool = False
-    """Whether a cancel, or a delete of its server, has it undone as long as it is before its point of no return.
+    """Whether a cancel, or a delete of its server, makes the flow undo itself before its point of no return.
 
-    A flow of any other kind runs to its end first.
+    A flow that is not cancellable runs to its end first.
     """
     ends: Way | None = None
-    """Which end of a wait for confirm or revert it brings; None for a kind that no move waits for."""
+    """Which end such a flow brings to a move that waits for confirm or revert; None for other kinds."""
     asked_for_by_deletes: bool = False
-    """Whether a delete of a server that waits for confirm or revert has this done first, and again until it is."""
+    """Whether a delete of a server whose move waits for confirm or revert runs such a flow first.
+
+    The flow is filed again until it is done.
+    """
     deletes: bool = False
-    """Whether the server is to be gone at its end: its move cannot be cancelled, and no rows contradict it."""
+    """Whether the flow deletes the server.  Its move cannot be cancelled, and the audit compares no rows with it."""
 
     # Other flows.
     urgent: bool = True
-    """Whether conductors take it before flows that copy disks."""
+    """Whether conductors claim it before flows that are not urgent: these copy disks."""
     limited: bool = False
-    """Whether it counts for the limits of moves that run at a time."""
+    """Whether it counts for the limits on moves that run at the same time."""
 
     # The server's rows.
     carries: Carries = Carries.NOWHERE
     crosses_cells: bool = False
-    """Whether its move leads from one cell into another, each of which has a copy of the server's rows meanwhile."""
+    """Whether its move is between two cells; each has a copy of the server's rows while it runs."""
     elsewhere: bool = False
-    """Whether it brings the server to another host of its source's cell, as its source is dead."""
+    """Whether it brings the server to another host of the source's cell, because the source is dead."""
     changes_flavor: bool = False
     """Whether the move asks for another flavor."""
     begins_offloaded: bool = False
     """Whether its server is on no host when it begins."""
     begins_with_accept: bool = False
-    """Whether nothing is written in the cell before its step ``accept``."""
+    """Whether its step ``accept`` is the first one that writes in the cell."""
     leaves_known_rows: bool = False
-    """Whether the journal knows what a move that began with the kind has left in the rows, wherever that rests."""
+    """Whether the journal tells what Nova's rows have to say once a move that began with this kind rests or ended."""
     needs_live_server: bool = False
-    """Whether its steps leave the rows of a server alone that is being deleted; undos never do.
+    """Whether its steps write nothing in the rows of a server that is being deleted.
 
-    Neither do the steps past the point of no return.
+    Undos do write there, and so do the steps past the point of no return.
     """
     releases_gone_server: bool = False
-    """Whether it goes on for a server that has no rows any more, so that the rest of the server is released."""
+    """Whether it goes on when the server has no rows any more, and then releases what the server still holds."""
     evacuation: Evacuation = Evacuation.IGNORED
     migration_type: str = ""
-    """What Nova calls the migration of a move that began with this kind."""
+    """The `migration_type` of a move that began with this kind."""
     has_migration: bool = True
-    """Whether Nova keeps a migration of such a move; without one its rows alone say how far it is."""
+    """Whether a move that began with this kind has a row in Nova's `migrations`.
+
+    Without one, only the server's own rows tell how far the move is.
+    """
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Status of the move's migration → the task_state with which the flow marks the server meanwhile."""
+    """Status of the move's migration → the task_state that the flow gives the server during that status."""
     begun_status: str = ""
-    """What the migration says while a flow of the kind is under way, its own or Nova's; empty where nothing tells."""
+    """The migration's status while Droveway or Nova confirms or reverts; empty for kinds that do neither."""
     end_status: str = ""
-    """What the migration says when the end of the kind is reached, whoever brought it there; empty as above."""
+    """The migration's status once Droveway or Nova has confirmed or reverted; empty for kinds that do neither."""
 
     def ending(self, *, done: bool) -> Ending:
-        """What becomes of the move of a flow that ended so; one that goes forward only is always done."""
+        """Return the ending of a flow that was ``done`` or undone; a kind that only goes forward is always done."""
         return self.done if done or self.undone is None else self.undone
 
     @property
     def leads_to_wait(self) -> bool:
-        """Whether the move waits for confirm or revert once the flow is done."""
+        """Tell whether the move waits for confirm or revert once the flow is done."""
         return self.done.state is State.VERIFYING
 
     @property
     def stays_there(self) -> bool:
-        """Whether the server stays at its move's destination, with nothing to wait for, once the flow is done."""
+        """Tell whether the server stays at the move's destination, and waits for nothing, once the flow is done."""
         moved = self.carries is Carries.TO_DESTINATION and not self.leads_to_wait
         return moved or self.ends is Way.CONFIRM
 
     @property
     def ends_wait(self) -> bool:
-        """Whether it is asked for of a move that waits for confirm or revert, and goes back to that when undone."""
+        """Tell whether such a flow ends a move's wait for confirm or revert; if it is undone, the move waits again."""
         return self.ends is not None
 
 
@@ -270,16 +280,22 @@ _OF_ANOTHER_RELEASE: Final = Kind(
 
 
 def of(name: str) -> Kind:
-    """Find the record of the kind; of one that only another release knows, whose flows that one runs, no fact holds."""
+    """Return the record of the kind of this name.
+
+    A kind that only another release knows gets a record without any facts: conductors of that release run its flows.
+    """
     return _BY_NAME.get(name, _OF_ANOTHER_RELEASE)
 
 
 def ending(of_move: str, way: str, *, elsewhere: bool = False) -> Kind:
-    """Find the kind that ends the wait of a move ``of_move`` kind in this way, `Way`; ``elsewhere`` as in `Kind`."""
+    """Return the kind of flow that confirms or reverts a move.
+
+    ``of_move`` is the kind of the move, ``way`` one of `Way`.  ``elsewhere`` is explained at `Kind`.
+    """
     wanted = (way, of(of_move).crosses_cells, elsewhere)
     return next(kind for kind in KINDS if (kind.ends, kind.crosses_cells, kind.elsewhere) == wanted)
 
 
 def names_of(way: Way) -> list[str]:
-    """Name the kinds that end a wait in this way."""
+    """Return the names of the kinds of flow that confirm (or revert) a move."""
     return [kind.name for kind in KINDS if kind.ends is way]

@@ -1,4 +1,4 @@
-"""The journal database's schema: making it, upgrading it, and telling whether it is the present one."""
+"""Makes and upgrades the journal database's schema, and tells whether it is the one that this version needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ HEAD: Final = "0009"
 
 
 def sync(database: Database) -> tuple[str | None, str]:
-    """Bring the journal to this version's schema and return its revision before (None: it was empty) and after.
+    """Bring the journal to this version's schema; return its revision before (None: it was empty) and after.
 
-    Repeated: nothing.  Raises `droveway.persistence.database.DatabaseUnusable` when the journal is of a later version.
+    A repeated call changes nothing.  Raises `droveway.persistence.database.DatabaseUnusable` when the journal has the
+    schema of a later version.
     """
     from alembic import command
     from alembic.config import Config
@@ -33,13 +34,16 @@ def sync(database: Database) -> tuple[str | None, str]:
 
 
 def revision(database: Database) -> str | None:
-    """The schema's revision; None when the database is empty."""
+    """Read the schema's revision; None when the database is empty.
+
+    Raises `droveway.persistence.database.DatabaseUnusable` when it cannot be read.
+    """
     try:
         with database.read() as session:
             found: str | None = session.scalar(sa.text("SELECT version_num FROM alembic_version"))
             return found
     except sa.exc.DatabaseError as error:
-        # Every database names the table that is missing.
+        # The error of every kind of database names the table that is missing.
         if "alembic_version" in str(error.orig):
             return None
         raise _unreadable(error) from None

@@ -1,6 +1,7 @@
-"""Moves and their history for reading only, as plain rows.
+"""Read-only views of moves and their history, as plain rows.
 
-Speaks to the tables directly: mapping the journal's models takes longer than a listing may.
+The queries name the tables and columns directly.  To import the journal's models would take longer than a command that
+lists moves may take.
 """
 
 from __future__ import annotations
@@ -53,30 +54,30 @@ _CLAIMS: Final = sa.table(
 )
 
 View = sa.Row[Any]
-"""A row whose columns are attributes, named as those of `droveway.persistence.journal.tables`."""
+"""A row; its attributes are the columns, named as in `droveway.persistence.journal.tables`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which moves a list is to show; what is None or empty narrows nothing."""
+    """Holds the conditions on the moves that a list shows; a field that is None or empty is no condition."""
 
     server: str | None = None
-    """Every move of the servers that have this id, or that had this name when one of their moves began."""
+    """The server's id, or the name that it had when one of its moves began: all moves of such servers are listed."""
     host: str | None = None
-    """The source, the destination, or the destination that was asked for."""
+    """The host is the source, the destination, or the destination that was asked for."""
     cell: str | None = None
-    """The source's or the destination's."""
+    """The cell is the source's or the destination's."""
     project: str | None = None
     states: Sequence[str] = ()
     kinds: Sequence[str] = ()
     since: dt.datetime | None = None
-    """Asked for at this moment (naive, UTC) or later."""
+    """The move was asked for at this moment (naive, UTC) or later."""
     before: dt.datetime | None = None
-    """Asked for earlier than this moment (naive, UTC)."""
+    """The move was asked for before this moment (naive, UTC)."""
     stuck_before: dt.datetime | None = None
-    """Stuck by the rule of `droveway.persistence.journal.stuck.reason`, when nothing happened since this moment."""
+    """The move is stuck by the rule of `droveway.persistence.journal.stuck.reason`: no progress since this moment."""
     older_than: View | None = None
-    """Listed behind this move."""
+    """The move comes after this one in the list, whose order is newest first."""
 
 
 def listing(journal: Database, wanted: Wanted, *, limit: int | None = None) -> list[View]:
@@ -86,7 +87,7 @@ def listing(journal: Database, wanted: Wanted, *, limit: int | None = None) -> l
 
 
 def count(journal: Database, wanted: Wanted) -> int:
-    """Return how many moves there are of those wanted."""
+    """Return how many moves fulfil the conditions."""
     with journal.read() as session:
         return session.scalars(sa.select(sa.func.count()).select_from(_MOVES).where(*_conditions(wanted))).one()
 
@@ -120,7 +121,7 @@ def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
 
 
 def _stuck(moment: dt.datetime) -> sa.ColumnElement[bool]:
-    """The rule of `droveway.persistence.journal.stuck.reason` as a condition."""
+    """Return the rule of `droveway.persistence.journal.stuck.reason` as an SQL condition."""
     moves = _MOVES.c
     silent = sa.and_(moves.updated_at < moment, sa.or_(moves.progress_at.is_(None), moves.progress_at < moment))
     return sa.and_(
@@ -136,14 +137,17 @@ def _stuck(moment: dt.datetime) -> sa.ColumnElement[bool]:
 
 
 def now(journal: Database) -> dt.datetime:
-    """The clock by which the journal's times are."""
+    """Read the journal's own clock (UTC, naive), by which all its times are."""
     with journal.read() as session:
         found: dt.datetime = database_time(session)
         return found
 
 
 def find(journal: Database, name: str) -> View:
-    """The move by its id or the first letters of it; raises NotFound, or Refused naming the ids when several match."""
+    """Return the move whose id is ``name`` or begins with it.
+
+    Raises `droveway.errors.NotFound` when none does, and `droveway.errors.Refused`, naming the ids, when several do.
+    """
     matches = _rows(journal, sa.select(_MOVES).where(_MOVES.c.id.startswith(name, autoescape=True)).limit(_MOST_NAMED))
     if not matches:
         raise NotFound(f"no move's id begins with {name}: droveway move list shows the moves")
@@ -154,12 +158,12 @@ def find(journal: Database, name: str) -> View:
 
 
 def history(journal: Database, move_id: str) -> list[View]:
-    """Every run of every step and undo, in order."""
+    """Return all runs of the move's steps and undos, in the order in which they began."""
     return _rows(journal, sa.select(_STEPS).where(_STEPS.c.move_id == move_id).order_by(_STEPS.c.seq))
 
 
 def claim(journal: Database, move_id: str) -> View | None:
-    """The move's last claim; None when nobody ever claimed it."""
+    """Return the move's last claim; None when nobody ever claimed it."""
     return next(iter(_rows(journal, sa.select(_CLAIMS).where(_CLAIMS.c.move_id == move_id))), None)
 
 

@@ -1,4 +1,4 @@
-"""Access to the journal's moves: reading them, and the one function that changes a move's state."""
+"""Reads the journal's moves, files and ends their flows, and has the one function that changes a move's state."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt
 from droveway.printable import SHORT
 
 OPERATOR_WRITES: Final = dt.timedelta(minutes=5)
-"""A person's command that has not given its claim back by then counts as dead, and somebody clears up after it."""
+"""A person's command that has held its claim for this long counts as dead, and a conductor clears up after it."""
 
 CONFIRM_AGAIN: Final = 5
-"""Seconds until a confirm that a delete waits for, and that was undone, is tried again."""
+"""Seconds until an undone confirm is tried again, when a delete of the server waits for it."""
 
 GONE: Final = {"server": "deleted"}
-"""The result of a step that found no rows of its server and so nothing to write."""
+"""The result of a step that wrote nothing, since it found no rows of its server."""
 
-# Made once: to make a statement takes far longer than to carry it out.
+# Built once: to build a statement takes far longer than to run it.
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
 _LOCKED_MOVE: Final = _MOVE.with_for_update()
 _WITH_BEFORE: Final = _MOVE.options(orm.undefer(Move.before))
 NEWEST_FLOW: Final = (
     sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
 )
-"""The flow of a ``move`` that was filed last."""
+"""Selects the flow of a ``move`` that was filed last."""
 
 _FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
 _FOLLOWING: Final = sa.select(MoveFlow).where(
@@ -49,23 +49,23 @@ OPEN: Final = (
 )
 
 PASSED_ON: Final = {"graph": "passed on"}
-"""The result of an undo that did nothing, since another flow goes on with what its step did."""
+"""The result of an undo that did nothing, since the flow that follows goes on with what the step did."""
 
 BY_NOVA: Final = {"outcome": "nova"}
-"""The same of a step that found its flow's end in the rows already, since Nova or a user had brought it there."""
+"""The result of a step that found in the rows that Nova, or a user through Nova, had reached its flow's end already."""
 
 LEFT: Final = "left"
-"""The key of such a result under which a sentence names what could not be cleared."""
+"""The key of a `BY_NOVA` result that holds a sentence about what could not be cleared."""
 
 _CONFIRMS: Final = kinds.names_of(kinds.Way.CONFIRM)
 _STAYS: Final = [kind.name for kind in kinds.KINDS if kind.stays_there]
-"""Kinds of flow behind which a server stays at its move's destination."""
+"""Names of the kinds of flow after which a server stays at its move's destination."""
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowRef:
-    """Which graph a flow runs: the registry's key and the digest that it began with."""
+    """Names the graph that a flow runs: its key in the registry of graphs, and its digest when the flow was filed."""
 
     kind: str
     version: int
@@ -74,19 +74,22 @@ class FlowRef:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-    """What an operator asks for; ids and names as the API and cell databases have them."""
+    """Holds what an operator asks for; ids and names are those of Nova's API and cell databases."""
 
     kind: str
     server: str
     server_name: str
     cell: str
     host: str
-    """Empty for a server that is on none."""
+    """Empty for a server that is on no host."""
     old_flavor: str
     new_flavor: str
     target_host: str | None = None
     to_cell: str | None = None
-    """The cell that was asked for, by its name or by a host's; its own too."""
+    """The cell that the server is to be in afterwards; None when the operator named neither a cell nor a host.
+
+    A host that the operator names stands for its cell.  The cell may be the one that the server is in.
+    """
     policy: str = DEADLINE
     confirm_seconds: int = 86400
     keep_seconds: int = 0
@@ -98,7 +101,10 @@ class Request:
 
 
 def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
-    """Accept a move: its row is its existence.  Raises Refused when the server has a move that has not ended."""
+    """Write the row of a new move and file its first flow; from then on the move exists.
+
+    Raises `droveway.errors.Refused` when the server has a move that has not ended.
+    """
     now = database_time(session)
     move_id = str(uuid.uuid4())
     move = Move(
@@ -139,7 +145,11 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
 
 
 def get(session: orm.Session, move_id: str, *, lock: bool = False, with_before: bool = False) -> Move:
-    """The move by its whole id, locked, or with what is read only where it is looked at; raises NotFound."""
+    """Return the move of this whole id; raise `droveway.errors.NotFound` when there is none.
+
+    ``lock`` locks its row until the end of the transaction.  ``with_before`` reads the column `Move.before` too, which
+    is otherwise read when it is first used; it has no effect together with ``lock``.
+    """
     query = _LOCKED_MOVE if lock else _WITH_BEFORE if with_before else _MOVE
     move = session.scalar(query, {"move": move_id})
     if move is None:
@@ -148,7 +158,10 @@ def get(session: orm.Session, move_id: str, *, lock: bool = False, with_before: 
 
 
 def find(session: orm.Session, name: str) -> Move:
-    """The move by its id or the first letters of it; raises NotFound, or Refused naming the ids when several match."""
+    """Return the move whose id is ``name`` or begins with it.
+
+    Raises `droveway.errors.NotFound` when none does, and `droveway.errors.Refused`, naming the ids, when several do.
+    """
     matches = list(session.scalars(sa.select(Move).where(Move.id.startswith(name, autoescape=True)).limit(6)))
     if not matches:
         raise NotFound(f"no move's id begins with {name}: droveway move list shows the moves")
@@ -159,12 +172,12 @@ def find(session: orm.Session, name: str) -> Move:
 
 
 def history(session: orm.Session, move_id: str) -> list[MoveStep]:
-    """Every run of every step and undo, in order."""
+    """Return all runs of the move's steps and undos, in the order in which they began."""
     return list(session.scalars(sa.select(MoveStep).where(MoveStep.move_id == move_id).order_by(MoveStep.seq)))
 
 
 def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
-    """The flow's row; raises NotFound."""
+    """Return the flow's row; raise `droveway.errors.NotFound` when there is none."""
     flow = session.scalar(_FLOW, {"flow": flow_uuid})
     if flow is None:
         raise NotFound(f"flow {flow_uuid} is unknown to the journal")
@@ -172,20 +185,21 @@ def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
 
 
 def open_moves(session: orm.Session) -> list[Move]:
-    """Every move that has not ended, oldest first."""
+    """Return all moves that have not ended, oldest first."""
     return list(session.scalars(OPEN))
 
 
 def ended_flows(session: orm.Session, move_id: str) -> list[str]:
-    """The uuids of the move's flows that have ended."""
+    """Return the uuids of the move's flows that have ended."""
     return list(session.scalars(_ENDED_FLOWS, {"move": move_id}))
 
 
 def unreleased_flows(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
-    """Flows that ended under a claim which was never given back: what the end leaves behind is still to be cleared.
+    """Return the flows that ended under a claim which was never given back, each with its move.
 
-    A claim under which debts are settled is left alone until the last one is, and a person's command while it may be
-    at work: whoever cleared up after that would take its claim away.
+    Their conductor died before it had cleared up: fences and ZooKeeper nodes are still there.  Two claims are left
+    out, because whoever clears up would take them from somebody who is at work: the collector's as long as a debt of
+    the move is due, and that of a person's command which is younger than `OPERATOR_WRITES`.
     """
     dead = {"dead_since": database_time(session) - OPERATOR_WRITES}
     return [(move, flow) for move, flow in session.execute(UNRELEASED_FLOWS, dead)]
@@ -214,7 +228,11 @@ UNRELEASED_FLOWS: Final = _unreleased_flows()
 
 
 def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -> None:
-    """The only place where a move's state changes: legal by the table, and a compare-and-swap on the old state."""
+    """Change the move's state, and other columns with it; no other code changes a state.
+
+    The change is a compare-and-swap on the old state.  Raises `droveway.errors.Conflict` when that has changed since
+    the move was read, and `droveway.errors.IllegalTransition` when ``new`` may not follow it.
+    """
     old = State(move.state)
     check_transition(old, new)
     values: dict[str, Any] = {"state": new.value, **columns}
@@ -231,7 +249,7 @@ def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -
 
 @functools.cache
 def _change_of(columns: frozenset[str], *, ends: bool) -> sa.Update:
-    """The statement that sets just these columns of a move in a state, and the times by the database's clock."""
+    """Build the UPDATE that sets these columns of a move which is in a given state, and the times of the change."""
     values: dict[str, Any] = dict.fromkeys(("updated_at", "ended_at") if ends else ("updated_at",), sa.func.utc_now())
     values |= {column: sa.bindparam(f"new_{column}") for column in columns}
     of_move = (Move.id == sa.bindparam("move"), Move.state == sa.bindparam("old_state"))
@@ -241,7 +259,7 @@ def _change_of(columns: frozenset[str], *, ends: bool) -> sa.Update:
 def begin_flow(session: orm.Session, move: Move, flow: FlowRef) -> str:
     """File a confirm or revert flow for a move at rest and return the flow's uuid.
 
-    A cancel that came too late for the flow before is no wish to end this one.
+    A cancel that came too late for the flow before is forgotten: it was not meant for this flow.
     """
     now = database_time(session)
     state = kinds.of(flow.kind).running
@@ -250,23 +268,27 @@ def begin_flow(session: orm.Session, move: Move, flow: FlowRef) -> str:
 
 
 def begin_deletion(session: orm.Session, move_id: str, flow: FlowRef) -> None:
-    """File the delete flow of a move whose other flows have ended; nothing when it has one."""
+    """File the delete flow of a move that is `DELETING`; nothing happens while it has a flow to run."""
     move = get(session, move_id, lock=True)
     if move.state == State.DELETING and move.flow_uuid is None:
         _add_flow(session, move, flow, database_time(session))
 
 
 def home(session: orm.Session, move: Move) -> str:
-    """The host that a server is on whose move is deleting it: its destination once that was confirmed, or unshelved."""
+    """Return the host that the server of a move in `DELETING` is on.
+
+    That is the destination when the move was confirmed, or when it was an unshelve that is done.  Otherwise it is the
+    source.
+    """
     return move.dest_host if move.dest_host and _is_done(session, move, _STAYS) else move.source_host
 
 
 def beside(
     move: Move, flow: MoveFlow, step: str, *, at: dt.datetime, direction: str = "execute", **columns: Any
 ) -> MoveStep:
-    """Make the history's row of what a person had done beside the flow's own run: it begins and ends ``at`` once.
+    """Make a row of the history for something that a person had done and that was no run of a step by the flow.
 
-    ``columns`` are further ones of `MoveStep`.
+    ``at`` is both its beginning and its end.  ``columns`` are further columns of `MoveStep`.
     """
     return MoveStep(
         move_id=move.id,
@@ -282,19 +304,19 @@ def beside(
 
 
 def following(connection: Executor, move_id: str, flow_uuid: str) -> bool:
-    """Tell whether the journal names a flow that goes on for this one, once this has ended."""
+    """Tell whether the journal names another flow with which the move goes on once this one has ended."""
     return connection.execute(_FOLLOWING, {"move": move_id, "flow": flow_uuid}).first() is not None
 
 
 def name_following(session: orm.Session, move_id: str, flow_uuid: str, graph: FlowRef) -> None:
-    """Name the graph by which the move goes on once this flow has ended; repeated: the same."""
+    """File the flow with which the move goes on once this one has ended; a repeated call changes nothing."""
     move = get(session, move_id, lock=True)
     if not following(session, move_id, flow_uuid):
         _file_flow(session, move, graph, database_time(session))
 
 
 def take_other_graph(session: orm.Session, move: Move, graph: FlowRef) -> None:
-    """Let the move of an open flow go on by this graph, as `name_following` and `end_flow` do together."""
+    """End the move's flow as undone and go on with a flow of this graph, as `name_following` and `end_flow` do."""
     flow = flow_of(session, move.flow_uuid or "")
     name_following(session, move.id, flow.uuid, graph)
     flow.ended_at, flow.outcome = database_time(session), "undone"
@@ -302,9 +324,9 @@ def take_other_graph(session: orm.Session, move: Move, graph: FlowRef) -> None:
 
 
 def _pass_on(session: orm.Session, move: Move, ended: MoveFlow) -> bool:
-    """Let the flow that goes on for one that ended be the move's, if there is one; whether there is.
+    """Give the move the flow that was named to follow the ended one; return False when none was named.
 
-    Its server, its migration and its history stay what they are.
+    The move's server, migration and history stay as they are.
     """
     flow = session.scalar(_FOLLOWING, {"move": move.id, "flow": ended.uuid})
     if flow is None:
@@ -316,10 +338,10 @@ def _pass_on(session: orm.Session, move: Move, ended: MoveFlow) -> bool:
 
 
 def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) -> None:
-    """The flow ended (``done``) or was wholly undone: set the move's next state in the caller's transaction.
+    """Record that the flow is ``done``, or wholly undone, and set the move's next state.
 
-    Repeated for a flow that has ended: nothing.  The reason of an undone flow is its first failed step's error.  Where
-    the journal names a flow that goes on for this one, that is the move's from now on, and its state stays.
+    A repeated call changes nothing.  The move's error after an undone flow is that of `failure`.  Where the journal
+    names a flow that follows this one, the move gets that flow and keeps its state.
     """
     flow = flow_of(session, flow_uuid)
     if flow.ended_at is not None:
@@ -357,14 +379,15 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
 
 
 def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | None:
-    """The sentence of a flow that found its end in the rows; None for one that got there itself."""
+    """Return the move's error after a flow whose end Nova had reached before; None when the flow reached it itself."""
     found = session.scalars(
         sa.select(MoveStep.result).where(
             MoveStep.flow_uuid == flow.uuid, MoveStep.direction == "execute", MoveStep.result.is_not(None)
         )
     )
     results = [result for result in found if BY_NOVA.items() <= result.items()]
-    # The last step writes the end itself, and finds it when it is entered again.
+    # One such result proves nothing.  A flow's last step writes the end into the rows.  When its conductor dies before
+    # the result is stored, the step runs again and finds the end that it wrote itself.
     if len(results) <= 1:
         return None
     left = "; ".join(str(result[LEFT]) for result in results if LEFT in result)
@@ -373,7 +396,11 @@ def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | Non
 
 
 def forgo_flow(session: orm.Session, move: Move) -> None:
-    """End the flow of a move that never began: a conductor that died with its claim on it has left an end to clear."""
+    """End the flow of a move that is cancelled before it ran.
+
+    A conductor may have claimed the flow and died.  `unreleased_flows` finds such a claim by its ended flow, so that
+    another conductor clears up.
+    """
     if move.flow_uuid is not None:
         flow = flow_of(session, move.flow_uuid)
         flow.ended_at = database_time(session)
@@ -381,21 +408,30 @@ def forgo_flow(session: orm.Session, move: Move) -> None:
 
 
 def park(session: orm.Session, move_id: str, code: str, message: str) -> None:
-    """Rest as needs-operator with this reason; `droveway.persistence.journal.requests.retry` goes back from there."""
+    """Put the move into needs-operator with this reason; nothing happens when it is there already.
+
+    `droveway.persistence.journal.requests.retry` takes it back to the state before.
+    """
     move = get(session, move_id, lock=True)
     if move.state != State.NEEDS_OPERATOR:
         change_state(session, move, State.NEEDS_OPERATOR, parked_from=move.state, error=message, error_code=code)
 
 
 def note_evacuated(session: orm.Session, move_id: str, why: str) -> None:
-    """Let the forward flow end as cancelled, with this reason, once it is undone; repeated: the same."""
+    """Ask that the forward flow be undone and its move end as cancelled, because Nova has evacuated the server.
+
+    ``why`` becomes the move's error.  A repeated call changes nothing else.
+    """
     move = get(session, move_id, lock=True)
     move.cancel_requested = True
     move.error, move.error_code = why, Evacuated.code
 
 
 def leave(session: orm.Session, move_id: str, code: str, message: str) -> None:
-    """End the move where it stands, and its flow with it; a server that is to be deleted is deleted then."""
+    """End the move and its flow without undoing anything; the move is cancelled.
+
+    If a delete of its server was asked for, the move goes on to `DELETING` instead.
+    """
     move = get(session, move_id, lock=True)
     if move.flow_uuid is not None:
         flow = flow_of(session, move.flow_uuid)
@@ -428,7 +464,7 @@ def _file_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime
 
 
 def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, Any] | None, *, done: bool) -> State:
-    """Choose the first state of the kind's ending whose case holds."""
+    """Return the move's state after a flow of this kind, by the rules of `kinds.Ending`."""
     ending = kinds.of(kind).ending(done=done)
     if ending.unkept is not None and move.kind != kind and not _was_kept(session, move):
         return ending.unkept
@@ -448,7 +484,7 @@ def _is_done(session: orm.Session, move: Move, kinds_of_flow: list[str]) -> bool
 
 
 def _was_kept(session: orm.Session, move: Move) -> bool:
-    """Whether the move was confirmed while there was a server."""
+    """Tell whether the move was confirmed while its server existed."""
     results = session.scalars(
         sa.select(MoveStep.result).where(MoveStep.move_id == move.id, MoveStep.result.is_not(None))
     )
@@ -456,10 +492,12 @@ def _was_kept(session: orm.Session, move: Move) -> bool:
 
 
 def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
-    """Seconds until the policy acts, None for one that never does, or a delete does, which confirms first.
+    """Return the seconds until the confirm policy acts on a move that now waits; None for the policy `manual`.
 
-    After a confirm or revert that was undone the policy's whole time begins again.  One that is ``done`` is taken for
-    the forward flow, after which an automatic policy acts at once.
+    ``kind`` is the kind of the flow that ended.  After a forward flow, which is ``done``, the policy `auto` acts at
+    once.  After a confirm or revert that was undone, the policy's whole time begins again.  When a delete of the
+    server was asked for, the confirm is due whatever the policy: at once, or after `CONFIRM_AGAIN` if a confirm was
+    undone.
     """
     if move.delete_requested:
         return CONFIRM_AGAIN if kinds.of(kind).asked_for_by_deletes else 0
@@ -469,7 +507,10 @@ def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
 
 
 def failure(session: orm.Session, flow_uuid: str) -> MoveStep | None:
-    """The run of a step whose error undid the flow: of the last alternate, not of an earlier one."""
+    """Return the run of the step whose error undid the flow; None when no step failed.
+
+    When several alternates failed, it is that of the last one.
+    """
     return session.scalar(
         sa.select(MoveStep)
         .where(MoveStep.flow_uuid == flow_uuid, MoveStep.direction == "execute", MoveStep.error.is_not(None))

@@ -1,6 +1,10 @@
-"""What the keeper decides over: the flows that run or are to run, and as much of the queue as could be admitted.
+"""Queries of the keeper, the part of the leading conductor that admits queued moves and acts on deadlines.
 
-However long the queue is, each of these reads a few rows of an index.
+They return the moves that run, those that may have to be acted on now, and as much of the queue as could be admitted.
+A row is a move with the flow that it has to run: ``uuid`` is the flow's, and None for a move at rest.  However long
+the queue is, a query reads only a few rows of an index, except `of_open_moves`, which reads all moves that are open.
+
+A queued move is *in line* when it is neither held (``droveway move pause``) nor frozen.
 """
 
 from __future__ import annotations
@@ -58,7 +62,8 @@ def _expanding(name: str) -> sa.BindParameter[list[str]]:
 
 
 def _first(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    # Their flows are joined to those few alone, whatever a planner takes the tables for that were filled lately.
+    # The subquery limits the moves before their flows are joined.  A database whose statistics are out of date, since
+    # the tables were filled a moment ago, might otherwise plan to join all of them.
     oldest = sa.select(Move.id).where(_IN_LINE, *conditions).order_by(Move.created_at, Move.id)
     few = oldest.limit(sa.bindparam("most")).subquery()
     return _QUEUED.join(few, few.c.id == Move.id)
@@ -84,54 +89,61 @@ _NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
 
 
 def of_open_moves(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """Every move that has not ended, oldest first, with the flow that it has to run: ``uuid`` is None at rest."""
+    """Return all moves that have not ended, oldest first."""
     return connection.execute(_OPEN).all()
 
 
 def under_way(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """Of the same those that a flow has begun of, or that may have to be settled now."""
+    """Return the open moves whose flow has begun, and the waiting ones whose confirm policy may have to act now."""
     return connection.execute(_UNDER_WAY).all()
 
 
 def queued(connection: Executor, flows: Collection[str]) -> Sequence[sa.Row[Any]]:
-    """Those of these flows whose moves are queued."""
+    """Return the moves in line that have one of these flows to run."""
     return connection.execute(_OFFERED, {"flows": [*flows]}).all() if flows else []
 
 
 def oldest(connection: Executor, beside: Collection[str]) -> Sequence[sa.Row[Any]]:
-    """The oldest queued move that is not held, if there is one ``beside`` those of these flows."""
+    """Return the oldest move in line whose flow is not among ``beside``: a list of one row, or of none."""
     return connection.execute(_OLDEST, {"flows": [*beside], "most": 1}).all()
 
 
 def next_ones(
     connection: Executor, beside: Collection[str], *, hosts: Collection[str], cells: Collection[str], most: int
 ) -> Sequence[sa.Row[Any]]:
-    """The ``most`` oldest of these that neither begin nor, as far as it is known, end in these hosts and cells."""
+    """Return at most ``most`` moves in line, oldest first, for which the limits leave room.
+
+    A move is left out when its flow is among ``beside``, when its source is in one of the ``cells`` or on one of the
+    ``hosts``, or when the destination that was asked for is one of the ``hosts``.
+    """
     given = {"flows": [*beside], "hosts": [*hosts], "cells": [*cells], "most": most}
     return connection.execute(_ROOM_FOR, given).all()
 
 
 def one_queued(connection: Executor, move_id: str) -> sa.Row[Any] | None:
-    """The move, if it is queued and not held."""
+    """Return the move if it is in line, and None otherwise."""
     return connection.execute(_ONE_QUEUED, {"move": move_id}).first()
 
 
 def one(connection: Executor, move_id: str) -> sa.Row[Any] | None:
-    """The move, if it has not ended, with the flow that it has to run: ``uuid`` is None at rest."""
+    """Return the move if it has not ended, and None otherwise."""
     return connection.execute(_ONE, {"move": move_id}).first()
 
 
 def count_older(connection: Executor, move: sa.Row[Any]) -> int:
-    """How many queued moves that are not held were asked for before this one; ``created_at`` is its flow's."""
+    """Count the moves in line that were asked for before this one; ``move.created_at`` must be that of its flow."""
     given = {"created_at": move.created_at, "move": move.id}
     return connection.execute(_OLDER, given).scalar_one()
 
 
 def left(connection: Executor, now: dt.datetime) -> Sequence[sa.Row[Any]]:
-    """The flows of `droveway.persistence.journal.moves.unreleased_flows`; ``now`` by the database's clock."""
+    """Return the flows of `droveway.persistence.journal.moves.unreleased_flows`; ``now`` is the database's time."""
     return connection.execute(_LEFT, {"dead_since": now - OPERATOR_WRITES}).all()
 
 
 def newest(connection: Executor) -> Any:
-    """When the newest flow was filed; None before the first.  What is committed late may be older than it."""
+    """Return when the newest flow was filed; None when there is none.
+
+    A flow that is committed later may have an older time.
+    """
     return connection.scalar(_NEWEST)

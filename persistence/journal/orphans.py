@@ -1,9 +1,10 @@
-"""What a move that has ended left behind: who may take it away, and where it is written down that somebody did.
+"""Lets a command take away what an ended move left behind, and writes that in the move's history.
 
-While it is taken away no move of the server may begin, and nobody may still be at work for the ended one.  The journal
-admits one move a server by ``active_server``; the ended move takes that place itself, in a transaction that never
-commits it.  For a server that no move ever had, a row that is gone before the commit takes it.  A move that is asked
-for meanwhile waits for that transaction, and a killed holder leaves nothing.
+Meanwhile no move of the server may begin, and nobody may still be at work for the ended one.  To ensure this, the
+transaction here occupies the server's place in the journal: the unique column ``Move.active_server``, which admits one
+move per server.  It sets the column in the ended move, and clears it again before the commit.  If the server never had
+a move, it inserts a row with that column, and deletes the row before the commit.  A request for a new move waits until
+that transaction is over.  If the command is killed, its transaction is rolled back, and nothing is left of it.
 """
 
 from __future__ import annotations
@@ -25,21 +26,24 @@ from droveway.persistence.journal.tables import Claim, Debt, Move, MoveAttempt, 
 from droveway.printable import SHORT
 
 STEP: Final = "heal"
-"""The step of a move's history under which it stands what was taken away."""
+"""The name of the step in a move's history that says what was taken away."""
 
 HOLDS_FOR: Final = IDLE_TRANSACTION / 2
-"""Seconds after which a holder no longer acts: the database gives the transaction of one that stands still up."""
+"""Seconds after which a `Hold` no longer lets its holder act.
+
+The database ends an idle transaction after twice this time, and the server's place would then be free.
+"""
 
 RESERVES: Final = "reserve_volumes"
-"""The step whose result names the attachments that a move made."""
+"""The step whose result names the volume attachments that a move made."""
 
 
 class Held(Conflict):
-    """What an ended move left is not to be touched now: somebody may still need it or be at work on it."""
+    """What an ended move left must not be touched now: somebody may still need it or be at work on it."""
 
 
 class Hold:
-    """The ended move while nothing of its server can begin; ``session`` is the journal's transaction."""
+    """Holds an ended move, whose server no other move can take; ``session`` is the journal's transaction."""
 
     def __init__(self, session: orm.Session, move: Move) -> None:
         self.session = session
@@ -47,19 +51,21 @@ class Hold:
         self._ends = time.monotonic() + HOLDS_FOR
 
     def require(self) -> None:
-        """Right before an effect: raise `Held` when the transaction may have been given up since."""
+        """Raise `Held` when the database may have ended the transaction; to be called right before each effect."""
         if time.monotonic() >= self._ends:
             raise Held(f"to look again took longer than {HOLDS_FOR:g} s: try again when the services are quicker")
 
 
 @contextlib.contextmanager
 def hold(journal: Database, move_id: str) -> Iterator[Hold]:
-    """Keep every move of the server from beginning; raises `Held` while one is under way or this one is not over.
+    """Keep all moves of the server from beginning while the block runs.
 
-    It commits what is written through its session when the block ends, and nothing when that raises.
+    What is written through the session is committed when the block ends, and rolled back when it raises.  Raises
+    `Held` when this move has not ended, when its claim was not given back, or when another move of the server is under
+    way.
     """
     with journal.write() as session:
-        # The claim first, as every fenced transaction locks it.
+        # The claim is locked first, in the same order as in every transaction of a conductor.
         claim = session.scalar(sa.select(Claim).where(Claim.move_id == move_id).with_for_update())
         move = moves.get(session, move_id, lock=True)
         short = move.id[:SHORT]
@@ -75,7 +81,7 @@ def hold(journal: Database, move_id: str) -> Iterator[Hold]:
 
 @contextlib.contextmanager
 def hold_unmoved(journal: Database, server: str, name: str) -> Iterator[Hold]:
-    """Keep every move of a server that has no ended one from beginning; raises `Held` while one is under way."""
+    """Do the same as `hold` for a server that never had a move; raise `Held` when a move of it is under way."""
     with journal.write() as session:
         at = database_time(session)
         place = Move(
@@ -107,7 +113,7 @@ def _take_place(session: orm.Session, server: str, name: str) -> None:
 
 
 def note(journal: Database, move_id: str, *, who: str, what: str) -> int:
-    """Write in the move's history that somebody is about to take this away; the row's number."""
+    """Write in the move's history that ``who`` is about to take ``what`` away; return the row's number."""
     with journal.write() as session:
         move = moves.get(session, move_id)
         flow = session.scalars(moves.NEWEST_FLOW, {"move": move_id}).one()
@@ -119,26 +125,26 @@ def note(journal: Database, move_id: str, *, who: str, what: str) -> int:
 
 
 def conclude(session: orm.Session, seq: int, outcome: str) -> None:
-    """Say in the history what became of it."""
+    """Write into that row of the history (`note`) what became of it, and when it ended."""
     row = session.get_one(MoveStep, seq)
     row.result = {**(row.result or {}), "outcome": outcome}
     row.ended_at = database_time(session)
 
 
 def is_over(session: orm.Session, move_id: str) -> bool:
-    """Whether no host owes anything for the ended move, and nobody is at work on that."""
+    """Tell whether nobody owes anything for the ended move that is due at once, and nobody has it claimed."""
     claim = session.get(Claim, move_id)
     return not debts.outstanding(session, move_id) and (claim is None or claim.released_at is not None)
 
 
 def first_flow(session: orm.Session, move_id: str) -> str:
-    """The flow with which the move began: the one that made things on hosts."""
+    """Return the uuid of the flow with which the move began: that flow made things on hosts."""
     query = sa.select(MoveFlow.uuid).where(MoveFlow.move_id == move_id).order_by(MoveFlow.created_at).limit(1)
     return session.scalars(query).one()
 
 
 def owe_again(session: orm.Session, debt_id: int) -> None:
-    """Let a debt stand again that was written off."""
+    """Make a debt that was written off unsettled again; any other debt is left alone."""
     debt = session.get_one(Debt, debt_id)
     if debts.WRITTEN_OFF in debt.details:
         debt.details = {key: value for key, value in debt.details.items() if key != debts.WRITTEN_OFF}
@@ -146,7 +152,10 @@ def owe_again(session: orm.Session, debt_id: int) -> None:
 
 
 def tried_hosts(session: orm.Session, servers: Collection[str]) -> dict[tuple[str, str], str]:
-    """(server, host) → the last of the server's ended moves that went from or to the host, whether it got there."""
+    """Return (server, host) → the id of the last ended move of the server that has to do with the host.
+
+    A move whose source or last destination the host is comes before one that only tried the host as an alternate.
+    """
     ended = Move.state.in_([state.value for state in ENDED])
     order = Move.created_at, Move.id
     found: dict[tuple[str, str], str] = {}
@@ -164,7 +173,7 @@ def tried_hosts(session: orm.Session, servers: Collection[str]) -> dict[tuple[st
 
 
 def reserved(session: orm.Session, servers: Collection[str]) -> dict[str, str]:
-    """Attachment → the ended move that made it for one of the servers, as the move's own history tells."""
+    """Return attachment → the id of the ended move that made it for one of the servers, by the move's history."""
     ended = Move.state.in_([state.value for state in ENDED])
     query = (
         sa.select(Move.id, MoveStep.result)

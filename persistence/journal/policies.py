@@ -1,4 +1,4 @@
-"""What the journal keeps of a confirm policy: the last answer about a guest's health, and what the policy waits for."""
+"""The confirm policies, and what the journal keeps for them: the guest's last known health, what a policy waits for."""
 
 from __future__ import annotations
 
@@ -13,18 +13,24 @@ from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Move
 
 DEADLINE: Final = "deadline"
-"""Confirms when its time is over, which is Nova's `resize_confirm_window`."""
+"""Confirms when the move's time is over, as Nova does with `resize_confirm_window`."""
 MANUAL: Final = "manual"
-"""Waits for a person, for ever if need be."""
+"""Waits until a person confirms or reverts, without a deadline."""
 AUTO: Final = "auto"
+"""Confirms at once."""
 HEALTHY: Final = "healthy"
+"""Confirms when the destination reports that the guest is healthy; reverts when it still is not at the deadline."""
 
 LONGEST: Final = 31536000
-"""Seconds that a release which knows no `manual` but with a deadline lets such a move wait: the most that it can."""
+"""The `confirm_seconds` of a move with the policy `manual`: one year.
+
+An older release, whose `manual` always has a deadline, may run the move after a downgrade.  A year is the longest that
+it can wait.
+"""
 
 
 class Health(enum.StrEnum):
-    """What the destination said of a guest."""
+    """Names what the destination reports of a guest."""
 
     PASSED = "passed"
     FAILING = "failing"
@@ -33,14 +39,18 @@ class Health(enum.StrEnum):
 def record_health(
     session: orm.Session, move_id: str, health: Health, reason: str, *, asked: dt.datetime, epoch: int
 ) -> bool:
-    """Keep the newest answer; False for one that was asked for under an older claim or before the one that stands."""
+    """Store what the destination reported of the guest.
+
+    Returns False, and stores nothing, when the report is out of date: it was asked for under an older claim, or before
+    the one that is stored.  The same holds for a move that no longer waits for confirm or revert.
+    """
     stands = sa.select(Claim.move_id).where(Claim.move_id == move_id, Claim.epoch == epoch)
     newest = sa.or_(Move.health_asked.is_(None), Move.health_asked <= asked)
     return _update(session, move_id, stands.exists(), newest, health=health, health_reason=reason, health_asked=asked)
 
 
 def note_wait(session: orm.Session, move_id: str, why: str | None) -> bool:
-    """Keep what the policy waits for (None: nothing); False when the move no longer waits for verification."""
+    """Store what the policy waits for (None: nothing); return False when the move no longer waits for its end."""
     return _update(session, move_id, waits_for=why)
 
 

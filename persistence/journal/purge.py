@@ -1,4 +1,4 @@
-"""Removing moves that ended long ago, with all that the journal has of them."""
+"""Removes moves that ended long ago, with everything that the journal has of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BOOKS: Final = sa.table("logbooks", sa.column("uuid"))
 
 
 def purge(journal: Database, seconds: int, gone: list[str] | None = None) -> dict[str, int]:
-    """Remove what ended longer ago than that, one move a transaction; how many rows of each table went.
+    """Remove the moves that ended more than ``seconds`` ago, and the plans that are older.
 
-    To ``gone`` the ids of the moves are added.
-
-    A move stays while a host owes something for it, or while its last claim was not given back.
+    Returns table → number of rows that were removed.  Adds the ids of the removed moves to ``gone``.  Each move is
+    removed in a transaction of its own.  A move stays while somebody owes something for it, or while its last claim
+    was not given back.
     """
     with journal.read() as session:
         before = database_time(session) - dt.timedelta(seconds=seconds)
@@ -29,7 +29,7 @@ def purge(journal: Database, seconds: int, gone: list[str] | None = None) -> dic
     counted: dict[str, int] = {}
     for move in ids:
         with journal.begin() as connection:
-            # Looked at again, for it may have changed since it was listed.
+            # Asked again under a lock: the move may have changed since it was listed.
             if connection.scalar(_endings(before).where(Move.id == move).with_for_update()) is None:
                 continue
             _remove(connection, move, counted)

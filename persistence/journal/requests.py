@@ -1,4 +1,7 @@
-"""What an operator asks of a move that exists: each one compare-and-swap, or one sentence why not."""
+"""What an operator can ask of a move that exists.
+
+Each function changes the move's row, or raises `droveway.errors.Refused` with a sentence that says why not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from droveway.persistence.journal.tables import Move, MoveStep
 from droveway.printable import SHORT
 
 Filing = Callable[[orm.Session, Move], None]
-"""Files a flow of a move in a transaction of the journal."""
+"""A function that files a flow of a move in a transaction of the journal."""
 
 _CANCELLABLE: Final = frozenset({State.QUEUED, State.RUNNING, State.UNDOING})
 
@@ -25,9 +28,11 @@ _GOING_ON: Final = _CANCELLABLE | {State.CONFIRMING, State.REVERTING, State.DELE
 
 
 def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
-    """File a confirm or revert; raises Refused unless the move waits for it, and for a revert of a deleted server.
+    """File a confirm or revert flow.
 
-    The latter is no reason where the server's rows have ``shown`` that it is reverted already, or half.
+    Raises `droveway.errors.Refused` when the move does not wait for confirm or revert.  Refuses a revert also when a
+    delete of the server was asked for, unless Nova's rows have ``shown`` that the server is reverted already, or that
+    a revert has begun.
     """
     kind = kinds.of(flow.kind)
     require(move, {State.VERIFYING}, kind.past)
@@ -39,7 +44,8 @@ def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = F
 def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> None:
     """Ask that the forward flow be undone; ``past_no_return`` names its steps past the point of no return.
 
-    Raises Refused outside the forward flow or past that point.  A move that never began ends at once.
+    A queued move ends at once.  Raises `droveway.errors.Refused` when the move is not in its forward flow, when the
+    flow is past that point, and when the server is being deleted.
     """
     state = _effective(move)
     if state not in ENDED and (kinds.of(move.kind).deletes or move.delete_requested):
@@ -60,16 +66,16 @@ def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> 
 
 
 def pause(session: orm.Session, move: Move) -> None:
-    """Hold the move at its next step boundary; raises Refused for one that has ended or rests anyway."""
+    """Hold the move before its next step; raise `droveway.errors.Refused` when it has ended or has no flow to run."""
     require(move, _GOING_ON, "paused")
     move.hold = True
     move.updated_at = database_time(session)
 
 
 def resume(session: orm.Session, move: Move) -> None:
-    """Lift a hold, if there is one, and let the confirm policy look again whether it has to wait.
+    """End a hold, if there is one, and have the confirm policy check again whether it must wait.
 
-    Raises Refused for a move that has ended.
+    Raises `droveway.errors.Refused` for a move that has ended.
     """
     if State(move.state) in ENDED:
         require(move, set(State) - ENDED, "resumed")
@@ -79,19 +85,22 @@ def resume(session: orm.Session, move: Move) -> None:
 
 
 def recheck_waits(session: orm.Session) -> None:
-    """Let every confirm policy that waits for something look whether it still has to."""
+    """Have each confirm policy that waits for something check again whether it must."""
     waiting = sa.update(Move).where(Move.state == State.VERIFYING, Move.waits_for.is_not(None))
     session.execute(waiting.values(waits_for=None).execution_options(synchronize_session=False))
 
 
 def retry(session: orm.Session, move: Move) -> None:
-    """Enter the parked step again; its command gets a new key, so that no old answer is taken for the new one."""
+    """Let the parked step run again; raise `droveway.errors.Refused` unless the move is needs-operator.
+
+    The command that the step sends gets a new key, so that an old answer is not taken for the new one.
+    """
     require(move, {State.NEEDS_OPERATOR}, "retried")
     go_on(session, move, "retried", "entered again by move retry")
 
 
 def go_on(session: orm.Session, move: Move, code: str, message: str) -> None:
-    """Leave needs-operator for the state before it; runs of steps that were left open end with this error."""
+    """Take the move from needs-operator back to the state before; end the open runs of its steps with this error."""
     session.execute(
         sa.update(MoveStep)
         .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
@@ -102,10 +111,13 @@ def go_on(session: orm.Session, move: Move, code: str, message: str) -> None:
 
 
 def delete(session: orm.Session, move: Move) -> None:
-    """The move's server is to be deleted; repeated: a step that was parked is entered again, and no wait goes on.
+    """Ask that the move's server be deleted.
 
-    A forward flow ends at its next boundary and releases everything; what waits for verification is confirmed first,
-    or reverted where that had begun; any other flow ends as it would.  Then the server goes.
+    A forward flow is undone before its next step and releases everything.  A move that waits for confirm or revert is
+    confirmed first, or reverted where a revert had begun.  Any other flow runs to its end.  Then the server is deleted.
+
+    A hold ends, and the confirm policy waits for nothing any more.  A repeated call also retries a step that parked
+    after the first one.
     """
     if move.state == State.NEEDS_OPERATOR and (move.delete_requested or kinds.of(move.kind).deletes):
         retry(session, move)
@@ -118,7 +130,7 @@ def delete(session: orm.Session, move: Move) -> None:
 
 
 def purge_kept(session: orm.Session, move: Move) -> None:
-    """Let the host purge what it keeps of the move's source; raises Refused when it keeps nothing."""
+    """Make the purge of the move's kept source due now; raise `droveway.errors.Refused` when nothing is kept."""
     if debts.end_keeping(session, move.id) is None:
         raise Refused(
             f"nothing is kept of the source of move {move.id[:SHORT]} of {move.server_name}: "
@@ -127,7 +139,7 @@ def purge_kept(session: orm.Session, move: Move) -> None:
 
 
 def host_is_back(session: orm.Session, host: str) -> None:
-    """Let the deletes that waited for this source of their moves be tried again at once."""
+    """Retry at once the deletes of servers that waited for this host, which is the source of their moves."""
     waiting = sa.update(Move).where(
         Move.state == State.VERIFYING, Move.delete_requested.is_(True), Move.source_host == host
     )
@@ -147,7 +159,10 @@ def _effective(move: Move) -> State:
 
 
 def require(move: Move, states: set[State] | frozenset[State], verb: str) -> None:
-    """Raise Refused unless the move is in one of the states; ``verb`` is what cannot be done to it."""
+    """Raise `droveway.errors.Refused` unless the move is in one of the states.
+
+    ``verb`` is the participle in the error: what cannot be done to the move.
+    """
     if State(move.state) in states:
         return
     wanted = " or ".join(sorted(state.value for state in states))

@@ -1,4 +1,4 @@
-"""The states of a move, as data: what each means for an operator and which may follow which."""
+"""The states of a move: what each means for an operator, and which may follow which."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from droveway.errors import IllegalTransition
 
 
 class State(enum.StrEnum):
-    """Where a move stands.
+    """Names the states of a move.
 
-    Beside the tables of this module, `BEGUN` among them, some lists name the states that they mean, and a new one
-    is easily missed there: ``_GOING_ON`` of requests.py beside this, ``GOING`` of cli/commands/move.py and
-    ``_EXPECTED`` of audit/checks/migrations.py.
+    A new state has to be added to the tables of this module, `BEGUN` among them.  It may also belong in the lists of
+    states of other modules: ``_GOING_ON`` in persistence/journal/requests.py, ``GOING`` in cli/commands/move.py and
+    ``_EXPECTED`` in audit/checks/migrations.py.
     """
 
     QUEUED = "queued"
@@ -31,13 +31,16 @@ class State(enum.StrEnum):
 
 
 ENDED: Final = frozenset({State.DONE, State.REVERTED, State.FAILED, State.CANCELLED})
-"""No flow of such a move will ever run again, and its server may be moved anew."""
+"""The states of a move that is over: no flow of it will run again, and its server may have a new move."""
 
 UNDONE: Final = frozenset({State.FAILED, State.CANCELLED})
-"""All that such a move did was undone."""
+"""The states of a move that ended with everything undone that it had done."""
 
 BEGUN: Final = frozenset({State.RUNNING, State.UNDOING, State.CONFIRMING, State.REVERTING, State.DELETING})
-"""A flow of such a move has begun; what the move waits for is the database of its cell."""
+"""The states of a move whose flow runs.
+
+If such a move has `Move.waits_for`, it waits for the database of a cell, or for Nova's API database.
+"""
 
 ADVICE: Final[dict[State, str]] = {
     State.QUEUED: "nothing to do: it starts when a conductor is free",

@@ -1,4 +1,7 @@
-"""The runs of a move's steps, as the flow that has the move reads them once and then knows them."""
+"""The runs of a move's steps, as plain objects.
+
+A flow reads them once when it is claimed.  Afterwards it keeps them in memory, together with those that it adds.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from droveway.persistence.journal.tables import MoveStep
 
 @dataclasses.dataclass
 class StepRun:
-    """One row of the history."""
+    """Holds one row of a move's history."""
 
     seq: int
     flow_uuid: str
@@ -25,7 +28,7 @@ class StepRun:
     attempt: int
     """The alternate that the move was on; 0 before the first."""
     epoch: int
-    """Of the claim that began it; once it has ended, of the claim that ended it."""
+    """The epoch of the claim that began the run; once the run has ended, that of the claim that ended it."""
     ended_at: dt.datetime | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -36,5 +39,5 @@ _OF_MOVE: Final = sa.select(*_COLUMNS).where(MoveStep.move_id == sa.bindparam("m
 
 
 def read(transaction: Executor, move_id: str) -> list[StepRun]:
-    """Read every run of every flow of the move, oldest first."""
+    """Read all runs of all flows of the move, oldest first."""
     return [StepRun(*row) for row in transaction.execute(_OF_MOVE, {"move": move_id})]

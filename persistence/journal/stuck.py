@@ -1,4 +1,4 @@
-"""Which moves do not get on by themselves, and why: pure functions over rows."""
+"""Tells which moves do not go on by themselves, and why, from their rows alone."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Any, Final
 from droveway.persistence.journal.states import ENDED, State
 
 BOUND: Final = 900
-"""Seconds without progress after which a move counts as stuck, unless said otherwise: longer than any one step but a
-copy, which tells how far it is."""
+"""Seconds without progress after which a move counts as stuck by default.
+
+No step takes that long, except a copy of disks, which reports its progress.
+"""
 
 
 def reason(move: Any, now: dt.datetime, bound: int = BOUND) -> str:
-    """Why the move is stuck, in words for a column; empty for one that is not.  ``now``: the database's clock."""
+    """Return why the move is stuck, in a few words for a column; empty when it is not.
+
+    ``now`` is the time by the database's clock, ``bound`` is in seconds.
+    """
     state, limit = State(move.state), dt.timedelta(seconds=bound)
     if state in ENDED or move.hold:
         return ""

@@ -1,7 +1,7 @@
-"""The journal database: moves, their flows, steps, attempts, claims, intents and debts.
+"""The tables of the journal database: moves, their flows, steps, attempts, claims, intents and debts, and others.
 
-Ours, with alembic migrations; TaskFlow's own tables (logbooks, flowdetails, atomdetails) lie beside these.  Times are
-UTC, naive.  Everything that an operator filters on is an indexed column.
+Alembic migrations make them.  The same database has TaskFlow's own tables: logbooks, flowdetails and atomdetails.
+Times are UTC, naive.  What an operator filters on is an indexed column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = sa.JSON(none_as_null=True)
 
 
 class JournalBase(orm.DeclarativeBase):
-    """Base of the journal's tables."""
+    """The base class of the journal's tables."""
 
     type_annotation_map = {  # noqa: RUF012 - SQLAlchemy reads it as a class attribute
         dict[str, Any]: Json,
@@ -27,7 +27,10 @@ class JournalBase(orm.DeclarativeBase):
 
 
 class Move(JournalBase):
-    """One operation's whole life on one server; ``id`` is the migration's uuid and its Placement consumer."""
+    """One move: one operation on one server, from its request to its end.
+
+    ``id`` is also the uuid of Nova's migration, and the consumer of the source's allocation in Placement.
+    """
 
     __tablename__ = "moves"
     __table_args__ = (sa.Index("ix_moves_queue", "state", "created_at", "id"),)
@@ -37,12 +40,12 @@ class Move(JournalBase):
     server: orm.Mapped[str] = orm.mapped_column(sa.String(36), index=True)
     server_name: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     active_server: orm.Mapped[str | None] = orm.mapped_column(sa.String(36), unique=True)
-    """The server while the move has not ended, else NULL: admits one move per server."""
+    """The server's uuid while the move has not ended, else NULL; being unique, it admits one move per server."""
     state: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     parked_from: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
-    """The state that `move retry` goes back to from needs-operator."""
+    """The state before needs-operator, to which `move retry` takes the move back."""
     flow_uuid: orm.Mapped[str | None] = orm.mapped_column(sa.String(36), index=True)
-    """The flow that is to run now; NULL at rest."""
+    """The flow that runs or is to run now; NULL while the move waits, or has ended."""
     step: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     step_number: orm.Mapped[int] = orm.mapped_column(default=0)
     step_count: orm.Mapped[int] = orm.mapped_column(default=0)
@@ -58,20 +61,23 @@ class Move(JournalBase):
     policy: orm.Mapped[str] = orm.mapped_column(sa.String(16))
     confirm_seconds: orm.Mapped[int] = orm.mapped_column(default=86400)
     keep_seconds: orm.Mapped[int] = orm.mapped_column(default=0)
-    """For how long after confirm the source's disks are kept; 0: not at all."""
+    """Seconds after confirm for which the source's disks are kept; 0: they are not kept."""
     deadline: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
-    """When the confirm policy acts, by the database's clock; set on entering verifying."""
+    """When the confirm policy acts, by the database's clock; set when the move becomes `verifying`."""
     health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
-    """What the destination last said of the guest under the policy healthy; NULL before its first answer."""
+    """What the destination last reported of the guest, for the policy `healthy`; NULL before its first report."""
     health_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     health_asked: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """When that was asked for, by the database's clock."""
+    """When that report was asked for, by the database's clock."""
     waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
-    """What the confirm policy waits for, and how to mend it; NULL when it waits for nothing but time."""
+    """What the confirm policy waits for, and how to mend it; NULL when it waits for nothing but its deadline.
+
+    While a flow runs, it names the database that the flow waits for: see `droveway.persistence.journal.cell_waits`.
+    """
     waits_since: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """Since when a flow that has begun waits for a cell, by the database's clock; heeded beside `waits_for` alone."""
+    """Since when a flow waits for a database, by the database's clock; it means nothing while `waits_for` is NULL."""
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
-    """Why it was asked for."""
+    """Why the operator asked for the move."""
     asked_by: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
     project: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
     request_id: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
@@ -81,22 +87,23 @@ class Move(JournalBase):
     error_code: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     error: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     storage: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
-    """The variant found: copy, shared, same-host or volume."""
+    """How the disks get to the destination: copy, shared, same-host or volume."""
     transfer_asked: orm.Mapped[str] = orm.mapped_column(sa.String(16), default="auto")
-    """By which way the disks are to go into another cell: see `droveway.persistence.journal.transfers`."""
+    """The way that was asked for by which disks go into another cell: see `droveway.persistence.journal.transfers`."""
     transfer: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
-    """The way that was found for them, direct or image; NULL where none go, and within a cell."""
+    """The way that the disks go, direct or image; NULL within a cell, and when no disks are copied."""
     keep_image: orm.Mapped[bool] = orm.mapped_column(default=False)
-    """Whether each disk is uploaded, and its image kept until the end of the move."""
+    """Whether each disk is uploaded as an image, which is kept until the end of the move."""
     before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json, deferred=True)
-    """What revert needs, written by `record_before`; large, so that it is read only where it is looked at."""
+    """What the step `record_before` wrote down for a revert.  It is large, so it is read only when it is used."""
     progress_done: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
-    """Bytes that the running step has done, as its host last told; NULL when it told nothing."""
+    """Bytes that the running step has done, as its host last reported; NULL when the host reported nothing."""
     progress_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
+    """Bytes that the running step has to do in all."""
     progress_kept: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
-    """Bytes of those done that an earlier, interrupted run of the step had left."""
+    """Bytes of `progress_done` that an earlier, interrupted run of the step had done."""
     progress_seconds: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
-    """For how long the host had worked on the rest when it told so, by the host's clock."""
+    """Seconds, by the host's clock, that the present run took for the others: `progress_done` - `progress_kept`."""
     progress_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment, index=True)
     updated_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
@@ -104,24 +111,28 @@ class Move(JournalBase):
 
 
 class MoveFlow(JournalBase):
-    """One TaskFlow graph that runs, or ran, for a move; the uuid is TaskFlow's flow detail's."""
+    """One TaskFlow graph that is to run, runs or ran for a move; the uuid is that of TaskFlow's flow detail."""
 
     __tablename__ = "move_flows"
 
     uuid: orm.Mapped[str] = orm.mapped_column(sa.String(36), primary_key=True)
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), index=True)
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(32))
-    """resize, migrate, confirm, revert or delete: with ``version`` the key of the registry."""
+    """The name of a kind (`droveway.persistence.journal.kinds`); with ``version`` it is the graph's registry key."""
     version: orm.Mapped[int]
     digest: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment, index=True)
     ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     outcome: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
-    """done or undone, once ended."""
+    """done or undone; NULL until the flow has ended."""
 
 
 class MoveStep(JournalBase):
-    """One run of one step in one direction: the history, and (by ``seq``) the attempt in a host command's key."""
+    """One run of one step in one direction; these rows are a move's history.
+
+    ``seq`` is also a part of the key of each command that the run sends to a host, so that every run has keys of its
+    own.
+    """
 
     __tablename__ = "move_steps"
 
@@ -145,13 +156,16 @@ class MoveStep(JournalBase):
 
 
 class MoveAttempt(JournalBase):
-    """One alternate of a move: undos take the destination from here, never from a retry's value."""
+    """One alternate of a move: a host that was tried as its destination.
+
+    Undos take the destination from here, never from what TaskFlow stores of a retry.
+    """
 
     __tablename__ = "move_attempts"
 
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), primary_key=True)
     attempt: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
-    """Below 0: one of the hosts that reverts have tried in the place of a dead source."""
+    """The alternate's number, from 1; below 0 for a host that a revert tried in the place of a dead source."""
     cell: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     node: orm.Mapped[str] = orm.mapped_column(sa.String(255))
@@ -162,14 +176,14 @@ class MoveAttempt(JournalBase):
 
 
 COLLECTOR: Final = "debts"
-"""The owner of a claim under which debts are settled; no conductor has that name."""
+"""The owner of a claim under which the keeper's collector settles debts; no conductor has that name."""
 
 OPERATOR: Final = "operator "
-"""How the owner of a claim is called under which a person's command writes; no conductor's name begins so."""
+"""How the owner of a claim begins under which a person's command writes; no conductor's name begins so."""
 
 
 class Claim(JournalBase):
-    """Who may write for a move: the highest epoch alone."""
+    """The last claim of a move: who may write for it.  A write under a lower epoch is refused."""
 
     __tablename__ = "claims"
 
@@ -178,13 +192,13 @@ class Claim(JournalBase):
     owner: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     claimed_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
     released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
-    """When the owner gave it back; NULL after an unclean end."""
+    """When the owner gave it back; NULL while it is held, and after an owner that died."""
     unclean: orm.Mapped[int] = orm.mapped_column(default=0)
-    """Claims in a row that ended unclean and saved no progress."""
+    """How many claims in a row, up to this one, ended with a dead owner and without progress."""
 
 
 class Counter(JournalBase):
-    """The journal's own facts: ``epoch``, the high-water mark of its one sequence, and ``incarnation``."""
+    """A number of the journal's own, by its name: ``epoch``, the last one that a claim got, or ``incarnation``."""
 
     __tablename__ = "counters"
 
@@ -193,7 +207,10 @@ class Counter(JournalBase):
 
 
 class Intent(JournalBase):
-    """A cloud write, recorded before it is sent: open, done, or late when its conductor was fenced meanwhile."""
+    """A write to a cloud service, recorded before it is sent.
+
+    Its state is open, then done; it is late when its conductor lost the claim meanwhile.
+    """
 
     __tablename__ = "intents"
 
@@ -209,7 +226,7 @@ class Intent(JournalBase):
 
 
 class Debt(JournalBase):
-    """A clean-up that a host still owes: it could not be reached, or the time has not come."""
+    """Something that a host or a cell still has to do for a move: see `droveway.persistence.journal.debts`."""
 
     __tablename__ = "debts"
 
@@ -217,20 +234,20 @@ class Debt(JournalBase):
         sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
     )
     host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
-    """Empty where a cell owes it."""
+    """The host that owes it; empty where a cell does."""
     cell: orm.Mapped[str | None] = orm.mapped_column(sa.String(255), index=True)
-    """The cell whose rows are owed; NULL where a host owes it."""
+    """The cell that owes it, in whose rows something is to be done; NULL where a host owes it."""
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), index=True)
     action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     details: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
     not_before: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """When it falls due, by the database's clock: such a debt keeps nothing waiting.  NULL: at once."""
+    """When it falls due, by the database's clock; nothing waits for a debt with such a date.  NULL: at once."""
     settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 
 class CellDown(JournalBase):
-    """While the row is there, a person has made sure that the cell is gone, its hosts and its database."""
+    """A cell that a person declared down, having made sure that its hosts and its database are gone."""
 
     __tablename__ = "cells_down"
 
@@ -241,7 +258,7 @@ class CellDown(JournalBase):
 
 
 class Plan(JournalBase):
-    """What `move plan` found for a server; it changes nothing, and `--from-plan` is refused once it no longer holds."""
+    """What `move plan` found for a server.  A plan changes nothing; `--from-plan` refuses one that no longer holds."""
 
     __tablename__ = "plans"
 
@@ -252,34 +269,34 @@ class Plan(JournalBase):
 
 
 class Daemon(JournalBase):
-    """A conductor or a worker, as it told of itself; times by the database's clock."""
+    """A conductor or a worker, as it reported itself; times are by the database's clock."""
 
     __tablename__ = "daemons"
 
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(16), primary_key=True)
     """conductor or worker."""
     name: orm.Mapped[str] = orm.mapped_column(sa.String(255), primary_key=True)
-    """A worker's is its host's, a conductor's is new for each process."""
+    """A worker has its host's name; each process of a conductor has a new one."""
     host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     pid: orm.Mapped[int]
     version: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     knows: orm.Mapped[list[Any]] = orm.mapped_column(Json)
-    """A worker's actions, a conductor's flows, each with ``@version``."""
+    """A worker's actions or a conductor's graphs: see `droveway.persistence.journal.daemons.DaemonStatus`."""
     address: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
-    """Where other workers reach a worker's disks."""
+    """The address at which other workers reach a worker to copy disks."""
     started_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
-    """When it was first seen."""
+    """When a conductor wrote its first row; when a worker's present registration was first seen."""
     seen_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
     """When a conductor last wrote its row; when a worker's registration last changed."""
     gone_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """When a worker's registration was found to be gone, or a conductor ended; NULL while it is there."""
+    """When a worker's registration was found to be gone, or a conductor ended; NULL before."""
     drained_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """Since when a worker is no destination of new moves."""
+    """Since when a worker is drained, and so no destination of new moves; NULL when it is not."""
     drain_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
 
 
 class Freeze(JournalBase):
-    """While the row is there, no move in its scope is claimed and none deletes what cannot be brought back."""
+    """A freeze: while the row is there, no move in its scope is claimed, and none deletes what cannot be restored."""
 
     __tablename__ = "freezes"
 

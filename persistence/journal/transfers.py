@@ -1,15 +1,15 @@
-"""The ways by which a server's disks go into another cell."""
+"""The ways in which a server's disks go into another cell."""
 
 from __future__ import annotations
 
 from typing import Final
 
 AUTO: Final = "auto"
-"""Direct where the destination's worker reaches the source's, else by image."""
+"""`DIRECT` where the destination's worker reaches the source's worker, else `IMAGE`."""
 DIRECT: Final = "direct"
-"""From worker to worker, as within a cell."""
+"""The workers copy the disks from host to host, as within a cell."""
 IMAGE: Final = "image"
-"""Each disk through the image service."""
+"""The source uploads each disk to the image service, and the destination downloads it."""
 
 ALL: Final = (AUTO, DIRECT, IMAGE)
-"""What may be asked for."""
+"""The ways that an operator may ask for."""
