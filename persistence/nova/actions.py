@@ -1,6 +1,7 @@
 """A server's instance actions and their events, as users see them in Nova.
 
-An event is opened and closed in the same transaction as the records that it speaks of, so a repeat finds it so.
+An event is opened or closed in the same transaction that writes the rows which it is about.  A step that is repeated
+finds both done or neither.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _OPEN: Final = (
     .where(*_IS_REFERRED)
     .order_by(InstanceAction.id)
 )
-"""One row for each open event of the action, or one without any."""
+"""Selects a row for each open event of the action, or one row without an event when none is open."""
 _TOUCH: Final = sa.update(InstanceAction).where(*_IS_REFERRED).values(updated_at=sa.bindparam("now"))
 _FAIL: Final = (
     sa.update(InstanceAction)
@@ -61,23 +62,23 @@ _ADD_EVENT: Final = sa.insert(InstanceActionEvent)
 
 @dataclasses.dataclass(frozen=True)
 class ActionRef:
-    """One call on a server, by the request that made it."""
+    """Names the instance action of a server that belongs to this request."""
 
     server: str
     request_id: str
 
 
 def begin(session: orm.Session, ref: ActionRef, name: str, *, user_id: str | None, project_id: str | None) -> None:
-    """Record the action; repeated: the same row."""
+    """Add the action unless it is there."""
     if _find(session, ref) is None:
-        # The action points at the server's row, which may have been made in this transaction.
+        # The action's row refers to the server's row, which this transaction may have added.
         session.flush()
         row = {"action": name, "instance_uuid": ref.server, "request_id": ref.request_id, "start_time": utcnow()}
         session.connection().execute(_ADD, row | {"user_id": user_id, "project_id": project_id})
 
 
 def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
-    """Mark the action as failed and close what is open of it with Error and the reason.
+    """Mark the action as failed, and end its open events with Error and the reason.
 
     Returns False, and changes nothing, when there is no such action or it has failed already.
     """
@@ -92,7 +93,7 @@ def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
 
 
 def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | None) -> None:
-    """Begin an event of the action unless it is open already."""
+    """Begin an event of the action unless it is open already; nothing happens when there is no such action."""
     connection, mine = session.connection(), _parameters(ref)
     found = connection.execute(_FIND_WITH_EVENT, {**mine, "named": event}).first()
     if found is None or found[1]:
@@ -104,9 +105,10 @@ def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | Non
 def turn(
     session: orm.Session, ref: ActionRef, *, over: Collection[str] = (), begun: Collection[str] = (), host: str | None
 ) -> None:
-    """End open events of the action with Success and begin others, each unless it is so already.
+    """End the events ``over`` of the action with Success, and begin the events ``begun``.
 
-    The same as `close_event` and `open_event` one by one, in fewer statements.
+    An event of ``over`` that is not open, or of ``begun`` that is open, is left alone.  The result is that of
+    `close_event` and `open_event` for each of them, with fewer statements.
     """
     connection, mine, now = session.connection(), _parameters(ref), utcnow()
     rows = connection.execute(_OPEN, mine).all()
@@ -127,12 +129,12 @@ def turn(
 
 
 def close_event(session: orm.Session, ref: ActionRef, event: str) -> bool:
-    """End the open event of that name with Success; False when there is none."""
+    """End the open event of that name with Success; return False when there is none."""
     return _end(session, ref, event, SUCCESS, None)
 
 
 def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None) -> None:
-    """End the open event of that name with Error and the reason; nothing when there is none."""
+    """End the open event of that name with Error and the reason; nothing happens when there is none."""
     _end(session, ref, event, ERROR, why)
 
 

@@ -1,7 +1,7 @@
 """Nova's API database: the tables that a move reads or writes, with Nova's own names, types and indexes.
 
-Nothing here soft-deletes: a row that goes, goes. Unit-of-work inserts do not follow the foreign keys (there are no
-relationships), so flush a parent before its children.
+Nova does not soft-delete rows here, it deletes them. The models have no relationships, so a session does not know the
+order in which rows must be inserted: flush a parent before you add its children.
 """
 
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class CellMapping(Timestamps, ApiBase):
-    """A cell: the name, where its database is and whether it takes new servers. Cell 0 has the uuid of zeros."""
+    """A cell: its name, where its database is, and whether it takes new servers. Cell 0 has the uuid of all zeros."""
 
     __tablename__ = "cell_mappings"
     __table_args__ = (
@@ -62,7 +62,7 @@ class HostMapping(Timestamps, ApiBase):
 
 
 class InstanceMapping(Timestamps, ApiBase):
-    """Which cell a server lives in: the one authority for it."""
+    """Which cell a server lives in; no other row decides that."""
 
     __tablename__ = "instance_mappings"
     __table_args__ = (
@@ -81,7 +81,7 @@ class InstanceMapping(Timestamps, ApiBase):
 
 
 class Flavor(Timestamps, ApiBase):
-    """A flavor on offer; `swap` is in MiB, `memory_mb` in MiB, the disks in GiB."""
+    """A flavor that servers can be given; `swap` and `memory_mb` are in MiB, the disks in GiB."""
 
     __tablename__ = "flavors"
     __table_args__ = (
@@ -120,7 +120,7 @@ class FlavorExtraSpec(Timestamps, ApiBase):
 
 
 class FlavorProject(Timestamps, ApiBase):
-    """A project that may use a flavor that is not public."""
+    """A project that has access to a flavor that is not public."""
 
     __tablename__ = "flavor_projects"
     __table_args__ = (UniqueConstraint("flavor_id", "project_id", name="uniq_flavor_projects0flavor_id0project_id"),)
@@ -131,7 +131,7 @@ class FlavorProject(Timestamps, ApiBase):
 
 
 class RequestSpec(Timestamps, ApiBase):
-    """What was asked for a server, as RequestSpec JSON."""
+    """What its user asked for when the server was made, as a RequestSpec object in JSON."""
 
     __tablename__ = "request_specs"
     __table_args__ = (
@@ -206,7 +206,7 @@ class AggregateHost(Timestamps, ApiBase):
 
 
 class AggregateMetadata(Timestamps, ApiBase):
-    """A key of an aggregate; `availability_zone` makes the aggregate a zone."""
+    """A key and value of an aggregate; the key `availability_zone` makes the aggregate a zone."""
 
     __tablename__ = "aggregate_metadata"
     __table_args__ = (
@@ -221,7 +221,7 @@ class AggregateMetadata(Timestamps, ApiBase):
 
 
 class QuotaClass(Timestamps, ApiBase):
-    """The default limits, under the class name `default`."""
+    """A default limit of one resource, in the class `default`."""
 
     __tablename__ = "quota_classes"
     __table_args__ = (Index("quota_classes_class_name_idx", "class_name"),)

@@ -1,4 +1,4 @@
-"""What the models of Nova's databases share: the bases, the column types and the columns that every table has."""
+"""What the models of Nova's databases share: base classes, column types, and the columns that most tables have."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from droveway.persistence.times import utcnow
 
-# MySQL turns TEXT(16777215) into MEDIUMTEXT by itself, so its dialect need not be imported to say so.
+# MySQL turns TEXT(16777215) into MEDIUMTEXT by itself, so its dialect need not be imported for that type.
 _MEDIUM_TEXT = Text().with_variant(Text(16777215), "mysql", "mariadb")
 # SQLite numbers a row by itself only when its key is INTEGER.
 _BIG_INTEGER = BigInteger().with_variant(Integer(), "sqlite")
@@ -24,22 +24,22 @@ BigKey = Annotated[int, mapped_column(_BIG_INTEGER, primary_key=True)]
 
 
 class ApiBase(DeclarativeBase):
-    """The tables of Nova's API database."""
+    """The base class of the tables of Nova's API database."""
 
 
 class CellBase(DeclarativeBase):
-    """The tables of one Nova cell database."""
+    """The base class of the tables of a Nova cell database."""
 
 
 class Timestamps:
-    """The times that every row keeps: UTC, naive, whole seconds, as Nova's MySQL DATETIME does."""
+    """When a row was made and last changed: UTC, naive, whole seconds, as in Nova's MySQL DATETIME columns."""
 
     created_at: Mapped[datetime | None] = mapped_column(default=utcnow)
     updated_at: Mapped[datetime | None] = mapped_column(onupdate=utcnow)
 
 
 class SoftDelete:
-    """Nova's soft delete: 0 in a live row, the row's own id in a deleted one."""
+    """The columns of Nova's soft delete: `deleted` is 0 in a live row, and the row's own id in a deleted one."""
 
     deleted_at: Mapped[datetime | None]
     deleted: Mapped[int | None] = mapped_column(default=0)
@@ -47,9 +47,9 @@ class SoftDelete:
 
 @event.listens_for(CellBase.metadata, "before_create")
 def _shorten_index_keys(target: MetaData, connection: Connection, **_options: Any) -> None:
-    """Index only a prefix of the host names where Nova does: the whole key is longer than InnoDB allows.
+    """Shorten the keys of some indexes on MySQL, as Nova does: the whole host names are longer than InnoDB allows.
 
-    Set here and not in the model, where naming the dialect would import it into every command.
+    The models do not set this, because every command would then import the MySQL dialect.
     """
     name = connection.dialect.name
     if name not in ("mysql", "mariadb"):

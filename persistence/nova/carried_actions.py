@@ -1,4 +1,4 @@
-"""A server's instance actions as they cross from one copy of its rows to the other: history that users look up."""
+"""Carries a server's instance actions, which users look up as its history, from one copy of its rows to the other."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _ADD_EVENTS: Final = sa.insert(InstanceActionEvent)
 
 
 def carry(session: orm.Session, source: Copy, request_id: str | None = None) -> None:
-    """Add the actions that only the ``source`` copy has, and let that of the request be as it is there.
+    """Add the actions that only the ``source`` copy has to the copy of this session's cell, with their events.
 
-    Repeated: the same.
+    An action is the same in both copies when it has the same request id.  The action of ``request_id`` is written anew,
+    with its events, when both copies have it.  A repeated call changes nothing else.
     """
     session.flush()
     connection = session.connection()

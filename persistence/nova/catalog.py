@@ -1,6 +1,7 @@
-"""What there is: servers, hosts, cells and flavors, read for listings and for finding one by name.
+"""Reads servers, hosts, cells and flavors, to list them and to find one by its name.
 
-Speaks to the tables directly: the models of Nova's databases take longer to load than a listing may.
+The queries name tables and columns directly.  To import the models of Nova's databases would take longer than a command
+that lists may take.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _POWER: Final = {0: "NOSTATE", 1: "RUNNING", 3: "PAUSED", 4: "SHUTDOWN", 6: "CRA
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Server:
-    """A server as Nova's API shows it."""
+    """Holds a server as Nova's API shows it; disks are in GiB."""
 
     id: str
     name: str
@@ -51,7 +52,7 @@ class Server:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Host:
-    """A hypervisor host; memory in MiB, disk in GiB."""
+    """Holds a hypervisor host; memory is in MiB, disk in GiB."""
 
     name: str
     cell: str
@@ -72,7 +73,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A cell."""
+    """Holds a cell, with the numbers of its hosts and of its servers."""
 
     name: str
     id: str
@@ -83,7 +84,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flavor:
-    """A flavor; memory and swap in MiB, disks in GiB."""
+    """Holds a flavor; memory and swap are in MiB, disks in GiB."""
 
     name: str
     id: str
@@ -152,7 +153,7 @@ _EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_ex
 
 
 def answering(cells: Mapping[str, Database]) -> dict[str, Database]:
-    """Those of the cells whose databases answer now."""
+    """Return those of the cells whose databases answer now."""
     return {name: database for name, database in cells.items() if _answers(database, _ASK)}
 
 
@@ -173,7 +174,7 @@ def _answers(database: Database, question: sa.TextClause) -> bool:
 
 
 def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:
-    """Every server, once, where its mapping says that it lives; by name."""
+    """Return all servers, in the order of their names, each from the cell to which it is mapped."""
     with api.read() as session:
         home = {row.instance_uuid: row.name for row in session.execute(_ALL_MAPPINGS)}
     found = []
@@ -184,7 +185,11 @@ def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:
 
 
 def find_server(api: Database, cells: Mapping[str, Database], name: str) -> Server:
-    """The server by its name, its id or the first letters of that; raises NotFound, or Refused naming all."""
+    """Return the server by its name, its id or the first letters of its id.
+
+    Raises `droveway.errors.NotFound` when there is none, and `droveway.errors.Refused`, naming them, when there are
+    several.
+    """
     found = []
     for cell, database in cells.items():
         with database.read() as session:
@@ -198,7 +203,7 @@ def find_server(api: Database, cells: Mapping[str, Database], name: str) -> Serv
 
 
 def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:
-    """Every host, by cell and name."""
+    """Return all hosts, in the order of their cells and names."""
     with api.read() as session:
         found = session.execute(_HOSTS_BY_METADATA, {"name": "availability_zone"})
         zones = {row.host: row.value for row in found}
@@ -206,7 +211,10 @@ def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:
 
 
 def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
-    """What the metadata ``key`` of its aggregates says, by host; a host of which none says anything is missing."""
+    """Return host → the rack that it is in, by the metadata ``key`` of the aggregates that the host is in.
+
+    A host can have several racks, one for each such aggregate.  A host is missing when no aggregate of it has the key.
+    """
     found: dict[str, frozenset[str]] = {}
     with api.read() as session:
         for row in session.execute(_HOSTS_BY_METADATA, {"name": key}):
@@ -215,7 +223,10 @@ def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
 
 
 def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: str | None = None) -> Host:
-    """The host by its name, the one in the ``cell`` where two cells have one; raises NotFound."""
+    """Return the host of this name; raise `droveway.errors.NotFound` when there is none.
+
+    Where two cells have a host of this name, it is the one in the ``cell``.
+    """
     named = [host for host in hosts(api, cells) if host.name == name]
     if named:
         return next((host for host in named if host.cell == cell), named[0])
@@ -223,13 +234,13 @@ def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: 
 
 
 def hosts_of(api: Database, cell: str) -> list[str]:
-    """Name the cell's hosts, whether or not its own database answers."""
+    """Return the names of the cell's hosts; they are read in the API database, so the cell's need not answer."""
     with api.read() as session:
         return list(session.scalars(_HOSTS_OF, {"cell": cell}))
 
 
 def cells_of(api: Database) -> list[Cell]:
-    """Every cell, by name."""
+    """Return all cells, in the order of their names."""
     with api.read() as session:
         return [
             Cell(name=row.name, id=row.uuid, disabled=bool(row.disabled), hosts=row.hosts, servers=row.servers)
@@ -238,7 +249,7 @@ def cells_of(api: Database) -> list[Cell]:
 
 
 def find_cell(api: Database, name: str) -> Cell:
-    """The cell by its name or id; raises NotFound."""
+    """Return the cell of this name or id; raise `droveway.errors.NotFound` when there is none."""
     for cell in cells_of(api):
         if name in (cell.name, cell.id):
             return cell
@@ -246,7 +257,7 @@ def find_cell(api: Database, name: str) -> Cell:
 
 
 def require_project(api: Database, project: str) -> None:
-    """Raise NotFound for a project, by its id, that never had a server."""
+    """Raise `droveway.errors.NotFound` when no server was ever mapped for the project of this id."""
     with api.read() as session:
         if session.execute(_OF_PROJECT, {"project": project}).first() is None:
             raise NotFound(
@@ -255,7 +266,7 @@ def require_project(api: Database, project: str) -> None:
 
 
 def flavors(api: Database) -> list[Flavor]:
-    """Every flavor, the small ones first."""
+    """Return all flavors, the small ones first."""
     with api.read() as session:
         specs: dict[int, dict[str, str]] = {}
         for row in session.execute(_EXTRA_SPECS):
@@ -277,12 +288,16 @@ def flavors(api: Database) -> list[Flavor]:
 
 
 def find_flavor(api: Database, name: str) -> Flavor:
-    """The flavor by its name, its id or the first letters of that; raises NotFound, or Refused naming all."""
+    """Return the flavor by its name, its id or the first letters of its id.
+
+    Raises `droveway.errors.NotFound` when there is none, and `droveway.errors.Refused`, naming them, when there are
+    several.
+    """
     return _find(flavors(api), name, "flavor")
 
 
 def may_use(api: Database, flavor: Flavor, project: str) -> bool:
-    """Whether the project may give its servers the flavor: it is public, or the project was given access to it."""
+    """Tell whether the flavor is public, or the project was given access to it."""
     with api.read() as session:
         row = session.execute(_ACCESS, {"flavor": flavor.id, "project": project}).one()
     return bool(row.is_public or row.given)
@@ -349,6 +364,6 @@ def _hosts(database: Database, cell: str, zones: Mapping[str, str]) -> Iterator[
 
 
 def _flavor_name(text: str | None) -> str:
-    """The name in `instance_extra.flavor`, which is the truth: the flavor itself may have been deleted."""
+    """Return the name of the flavor in `instance_extra.flavor`: the flavor's own row may have been deleted."""
     current = (json.loads(text) if text else {}).get("cur") or {}
     return str(current.get("nova_object.data", {}).get("name", ""))

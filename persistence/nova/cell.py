@@ -1,8 +1,9 @@
 """Nova's cell database: a server's own tables, with Nova's own names, types and indexes.
 
-Soft delete is Nova's: `deleted` takes the row's id and `deleted_at` the time; live rows have 0. Two keys leave
-`deleted` out, `instances.uuid` and `block_device_mapping.uuid`, so a soft-deleted copy blocks the server's return.
-Unit-of-work inserts do not follow the foreign keys (there are no relationships), so flush a parent before its children.
+Nova soft-deletes rows: `deleted` gets the row's id and `deleted_at` the time; live rows have 0. The unique keys
+`instances.uuid` and `block_device_mapping.uuid` do not include `deleted`, so the server cannot come back into a cell
+that has a soft-deleted copy of its rows. The models have no relationships, so a session does not know the order in
+which rows must be inserted: flush a parent before you add its children.
 """
 
 from datetime import datetime
@@ -157,7 +158,7 @@ class InstanceInfoCache(Timestamps, SoftDelete, CellBase):
 
 
 class InstanceMetadata(Timestamps, SoftDelete, CellBase):
-    """A key that the user set on a server."""
+    """A key and value that the user set on a server."""
 
     __tablename__ = "instance_metadata"
     __table_args__ = (Index("instance_metadata_instance_uuid_idx", "instance_uuid"),)
@@ -171,7 +172,7 @@ class InstanceMetadata(Timestamps, SoftDelete, CellBase):
 
 
 class InstanceSystemMetadata(Timestamps, SoftDelete, CellBase):
-    """A key that the system set on a server; removing one is a physical delete."""
+    """A key and value that the system set on a server; Nova deletes such a row for good instead of soft-deleting it."""
 
     __tablename__ = "instance_system_metadata"
     __table_args__ = (Index("instance_uuid", "instance_uuid"),)
@@ -244,7 +245,7 @@ class Tag(CellBase):
 
 
 class VirtualInterface(Timestamps, SoftDelete, CellBase):
-    """A port of a server; `address` is the MAC and the port id with a slash between."""
+    """A port of a server; `address` is the MAC address and the port's id, with a slash between them."""
 
     __tablename__ = "virtual_interfaces"
     __table_args__ = (
@@ -337,7 +338,7 @@ class InstanceAction(Timestamps, SoftDelete, CellBase):
 
 
 class InstanceActionEvent(Timestamps, SoftDelete, CellBase):
-    """One part of an action, on one host."""
+    """One part of an instance action, on one host."""
 
     __tablename__ = "instance_actions_events"
 
@@ -353,7 +354,7 @@ class InstanceActionEvent(Timestamps, SoftDelete, CellBase):
 
 
 class ConsoleAuthToken(Timestamps, CellBase):
-    """A right to open a server's console; `expires` is in seconds of the epoch."""
+    """A token that opens a server's console; `expires` is in seconds since 1970."""
 
     __tablename__ = "console_auth_tokens"
     __table_args__ = (
@@ -376,7 +377,7 @@ class ConsoleAuthToken(Timestamps, CellBase):
 
 
 class ShareMapping(Timestamps, CellBase):
-    """A share that a server mounts."""
+    """A Manila share that a server mounts."""
 
     __tablename__ = "share_mapping"
     __table_args__ = (
@@ -399,7 +400,7 @@ class ShareMapping(Timestamps, CellBase):
 
 
 class Migration(Timestamps, SoftDelete, CellBase):
-    """A move of a server as Nova records it; the uuid is the consumer of the source's allocation."""
+    """A move of a server as Nova records it; the uuid is the consumer of the source's allocation in Placement."""
 
     __tablename__ = "migrations"
     __table_args__ = (

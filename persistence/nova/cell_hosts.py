@@ -18,7 +18,7 @@ from droveway.persistence.nova.base import (
 
 
 class Service(Timestamps, SoftDelete, CellBase):
-    """A Nova service on a host; a host is up by `last_seen_up` and may be disabled or forced down."""
+    """A Nova service on a host; it is up when `last_seen_up` is recent, and it may be disabled or forced down."""
 
     __tablename__ = "services"
     __table_args__ = (

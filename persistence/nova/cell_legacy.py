@@ -1,4 +1,4 @@
-"""Nova's cell database: tables that Nova 34 still has and no longer writes, and whose old rows name servers."""
+"""Nova's cell database: tables that Nova 34 still has but no longer writes.  Old rows in them may name servers."""
 
 from sqlalchemy import ForeignKey, Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
@@ -31,7 +31,7 @@ class ConsolePool(Timestamps, SoftDelete, CellBase):
 
 
 class Console(Timestamps, SoftDelete, CellBase):
-    """A server's console behind such a proxy."""
+    """A server's console behind one of the proxies of `ConsolePool`."""
 
     __tablename__ = "consoles"
     __table_args__ = (Index("consoles_instance_uuid_idx", "instance_uuid"),)
@@ -45,7 +45,7 @@ class Console(Timestamps, SoftDelete, CellBase):
 
 
 class FixedIp(Timestamps, SoftDelete, CellBase):
-    """An address of nova-network, which was removed; Neutron has the addresses of today's servers."""
+    """An address of nova-network, which Nova no longer has; Neutron has the addresses of today's servers."""
 
     __tablename__ = "fixed_ips"
     __table_args__ = (

@@ -1,4 +1,4 @@
-"""The URLs of cell databases: as a cell mapping has them, or made of its template."""
+"""Makes the URLs of cell databases: a cell mapping has the URL itself, or a template of it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ PARTS: Final = ("scheme", "username", "password", "hostname", "port", "path", "q
 
 
 def cell_url(mapped: str, default: str | None, cell: str) -> str:
-    """The URL of a cell's database; ``default`` is the URL whose parts fill the mapping when it is a template.
+    """Return the URL of a cell's database from its mapping.
 
-    As Nova's templated cell mappings. Raises `droveway.persistence.database.DatabaseUnusable` naming the cell; what a
-    URL holds is never part of the sentence.
+    A mapping with braces is a template, as in Nova: the parts of the URL ``default`` fill it. Raises
+    `droveway.persistence.database.DatabaseUnusable`, naming the cell, when it cannot be filled. The error never quotes
+    a URL, which may hold a password.
     """
     if "{" not in mapped:
         return mapped
@@ -37,7 +38,7 @@ def cell_url(mapped: str, default: str | None, cell: str) -> str:
 
 
 def _parts(url: str) -> dict[str, str]:
-    # As they stand, not unquoted: a password with a slash in it has to come out as it went in.
+    # The parts stay quoted: a password with a slash in it has to be the same in the new URL.
     split = urllib.parse.urlsplit(url)
     credentials, _, _ = split.netloc.rpartition("@")
     username, _, password = credentials.partition(":")

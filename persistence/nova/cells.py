@@ -1,7 +1,8 @@
-"""Access to the cell databases, each write behind the fence of a move's epoch.
+"""Access to the cell databases; each write is checked against the fence of the server.
 
-The fence is a row of Nova's own `instance_system_metadata`, key ``droveway_epoch``: written when a flow is claimed,
-locked and compared in every transaction, removed when the flow has ended.  Missing means fenced.
+The fence is a row of Nova's own `instance_system_metadata` with the key ``droveway_epoch``.  Its value is the epoch of
+the claim that may write.  A conductor writes it when it claims a flow, and removes it when the flow has ended.  Each
+transaction locks and compares it.  Where the row is missing, nobody may write.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from droveway.persistence.times import utcnow
 
 FENCE_KEY = "droveway_epoch"
 MOVE_KEY = "droveway_move"
-"""Names the move that made a copy of the server's rows in another cell, while a flow of it runs."""
+"""The key of the mark: it names the move that made this copy of the server's rows, while a flow of the move runs."""
 GOING: Final = " goes"
-"""Ends that mark where the copy's removal has begun: it then stands until the last row is gone."""
+"""The suffix of a mark's value that says that the removal of the copy has begun.
+
+Such a mark stays until the copy's last row is gone.
+"""
 
 _OF_SERVER: Final = (
     models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
@@ -50,32 +54,33 @@ _DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
 
 
 class Cells:
-    """The cell databases by cell name."""
+    """Gives access to the cell databases by the names of their cells."""
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
         self._databases = dict(databases)
 
     def names(self) -> list[str]:
-        """Every cell, in order."""
+        """Return the names of all cells, sorted."""
         return sorted(self._databases)
 
     def database(self, cell: str) -> Database:
-        """The cell's database; raises `droveway.errors.NotFound`."""
+        """Return the cell's database; raise `droveway.errors.NotFound` when the cell is unknown."""
         if cell not in self._databases:
             raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells")
         return self._databases[cell]
 
     def is_declared_down(self, cell: str, host: str) -> bool:
-        """Whether a person made sure that the cell's host is off."""
+        """Tell whether a person declared the cell's host down, having made sure that it is off."""
         with self.database(cell).read() as session:
             return declared.is_down(session, host)
 
     @contextlib.contextmanager
     def transaction(self, cell: str, server: str, epoch: int, *, other: bool = False) -> Iterator[orm.Session]:
-        """One fenced transaction; raises `droveway.errors.Fenced` unless the fence row names exactly this epoch.
+        """Open a fenced transaction; raise `droveway.errors.Fenced` unless the fence names exactly this epoch.
 
-        Raises ServerDeleted when the server's rows are gone, and the fence with them.  ``other``: the server is not
-        mapped to this cell, so that a copy which is missing tells nothing of a delete; it raises Conflict.
+        Raises `droveway.errors.ServerDeleted` when the server's rows are gone, and the fence with them.  With ``other``
+        the server is mapped to another cell: a copy that is missing here is no sign of a delete then, and raises
+        `droveway.errors.Conflict`.
         """
         with self.database(cell).write() as session:
             present = session.connection().scalar(_FENCE_VALUE, {"server": server})
@@ -90,15 +95,16 @@ class Cells:
             yield session
 
     def raise_fence(self, cell: str, server: str, epoch: int) -> None:
-        """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already.
+        """Let only ``epoch`` write from now on; raise `droveway.errors.Fenced` when the fence names a higher one.
 
-        A cell that has no row of the server has nothing that could be fenced.
+        Nothing happens when the cell has no row of the server: there is nothing to protect.
         """
         of = {"server": server}
         with self.database(cell).begin() as connection:
             present = connection.execute(_FENCE_VALUE, of).first()
             if present is None:
-                # Of a row that is not there nothing is locked: two claims could each insert one, and one would stay.
+                # A missing fence cannot be locked, and two claims might each insert one.  So the server's row is
+                # locked first, and the fence is read again.
                 if connection.execute(_SERVER, of).first() is None:
                     return
                 present = connection.execute(_FENCE_VALUE, of).first()
@@ -111,33 +117,36 @@ class Cells:
                 connection.execute(_CHANGE_FENCE, {**of, "epoch": str(epoch), "now": utcnow()})
 
     def drop_fence(self, cell: str, server: str, epoch: int) -> None:
-        """Remove the fence row if it is this epoch's: from then on nobody may write.
+        """Remove the fence if it is this epoch's; from then on nobody may write.
 
-        One that was soft-deleted with its server goes too, and so does the mark of the move that copied the rows, but
-        not where their removal has begun: what is left of them tells no more what a user removed.
+        A fence that was soft-deleted together with its server is removed too.  The mark is removed with the fence,
+        unless the removal of the copy has begun.  Such a mark must stay: it says that rows are missing because the copy
+        is being removed, and not because a user deleted them.
         """
         with self.database(cell).begin() as connection:
             if connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)}).rowcount:
                 connection.execute(_DROP_MARK, {"server": server})
 
     def has(self, cell: str, server: str) -> bool:
-        """Whether the cell has rows of the server, hidden or soft-deleted ones too."""
+        """Tell whether the cell has the server's own row; a hidden or soft-deleted one counts."""
         with self.database(cell).begin() as connection:
             return connection.execute(_SERVER, {"server": server}).first() is not None
 
     def of_claim(self, server: str, epoch: int, unfenced: Collection[str], down: Collection[str] = ()) -> Cells:
-        """Return the same for one claim, which fences the cells that were away before it uses one of them.
+        """Return these cells for the use of one claim.
 
-        A cell that is declared ``down`` is away to it, whether or not its database answers.
+        The claim could not raise its fence in the cells ``unfenced``, whose databases were away.  It is raised in each
+        of them before its database is used.  A cell that is declared ``down`` counts as away, even if its database
+        answers.
         """
         return _ClaimedCells(self._databases, server, epoch, unfenced, down)
 
     def is_down(self, cell: str) -> bool:  # noqa: ARG002 - only a claim knows it
-        """Whether a person declared the cell down before the claim."""
+        """Tell whether a person declared the cell down before the claim; False here, where there is no claim."""
         return False
 
     def away(self, cells: Iterable[str]) -> list[str]:
-        """Name those of the cells whose databases do not answer now."""
+        """Return the names of those of the cells whose databases do not answer now."""
         asked = {cell: self._databases[cell] for cell in cells}
         return sorted(asked.keys() - catalog.answering(asked).keys())
 
@@ -148,7 +157,7 @@ class Cells:
 
 
 class _ClaimedCells(Cells):
-    """The cells as one claim uses them: a fence that it could not raise when it began comes before all else."""
+    """Gives access to the cells for one claim: see `Cells.of_claim`."""
 
     def __init__(
         self,
@@ -165,7 +174,11 @@ class _ClaimedCells(Cells):
         self._unfenced = set(unfenced)
 
     def database(self, cell: str) -> Database:
-        """The cell's database, behind the claim's fence; raises Fenced where a newer one stands."""
+        """Return the cell's database, after the claim's fence was raised there.
+
+        Raises `droveway.errors.Fenced` when a newer fence is there, and an OperationalError, as for a database that is
+        away, when the cell is declared down.
+        """
         if cell in self._down:
             raise sa.exc.OperationalError(None, None, Exception(f"cell {cell} is declared down"))
         if cell in self._unfenced:
@@ -174,14 +187,14 @@ class _ClaimedCells(Cells):
         return super().database(cell)
 
     def is_down(self, cell: str) -> bool:
-        """Whether a person declared the cell down before the claim."""
+        """Tell whether a person declared the cell down before the claim."""
         return cell in self._down
 
     def is_declared_down(self, cell: str, host: str) -> bool:
-        """Whether a person made sure that the cell's host is off, or that the whole cell is gone."""
+        """Tell whether a person declared the cell's host down, or the whole cell."""
         return self.is_down(cell) or super().is_declared_down(cell, host)
 
     def away(self, cells: Iterable[str]) -> list[str]:
-        """Name those of the cells whose databases do not answer, or are not to be asked."""
+        """Return the names of those of the cells whose databases do not answer, or that are declared down."""
         named = {*cells}
         return sorted({*super().away(named - self._down)} | (named & self._down))

@@ -1,4 +1,4 @@
-"""What of a server's rows crosses from one cell to another: one entry for each table that names a server.
+"""Lists the tables whose rows name a server, and says which of them are copied from one cell to another.
 
 Only live rows are copied.  The ``shadow_*`` tables, which Nova's archiver fills, stay where they are.
 """
@@ -12,17 +12,23 @@ from typing import Final
 from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 
 MARKERS: Final = (FENCE_KEY, MOVE_KEY)
-"""The keys of our own rows in a copy: they come with it, are of its cell alone, and go last."""
+"""The keys of Droveway's own rows in a copy: the fence and the mark.
+
+They are never copied: each copy gets its own when it is made.  They are removed last.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One table, and why it is in its list."""
+    """Names a table, and why it is in its list."""
 
     table: str
     why: str
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Column (or rows, for what is no column) that is not copied → what stands there instead, and why."""
+    """Column that is not copied → what the new row has instead, and why.
+
+    A key that is no column stands for rows that are not copied.
+    """
 
 
 _ROW_ID: Final = {"id": "anew: each cell counts by itself"}
@@ -69,7 +75,7 @@ COPIED: Final = (
         {**_ROW_ID, "dest_compute_id": "NULL: a row's id of the cell that is left"},
     ),
 )
-"""Parents before their children."""
+"""Copied.  A table comes before those whose rows refer to it."""
 
 MADE_ANEW: Final = (
     Entry("instance_id_mappings", "an EC2 id, which each cell counts by itself"),
@@ -79,31 +85,32 @@ MADE_ANEW: Final = (
     ),
     Entry("security_group_instance_association", "it names the groups by their ids in the cell"),
 )
+"""Made anew in the other cell, because ids of a cell mean nothing in another one."""
 
 REMOVED: Final = (
     Entry("console_auth_tokens", "each names a host that the guest has left"),
     Entry("consoles", "each names a proxy of the cell that is left; Nova no longer writes them"),
 )
-"""Left behind, and removed with the copy."""
+"""Not copied, and removed together with the copy in the cell that is left."""
 
 KEPT: Final = (
     Entry("volume_usage_cache", "history that names no live thing: what a volume has read and written"),
     Entry("bw_usage_cache", "history that names no live thing: what a port has sent and received"),
 )
-"""Left behind, and kept where they are."""
+"""Not copied, and kept where they are."""
 
 MUST_BE_EMPTY: Final = (
     Entry("pci_devices", "a device is a part of one host, and another one would have to be claimed"),
     Entry("share_mapping", "a share is mounted by the host, and Nova moves no server that has one"),
     Entry("fixed_ips", "an address of nova-network, which no other cell can serve"),
 )
-"""Left behind: a server that one of their rows names is not moved."""
+"""Not copied: a server that is named in one of these tables is not moved."""
 
 LEGACY: Final = (
     Entry("instance_group_member", "server groups are in the API database"),
     Entry("allocations", "Placement has a database of its own"),
 )
-"""Left behind: tables that name no server of a cell since the API database exists."""
+"""Not copied: since Nova has an API database, these tables of a cell name no server."""
 
 BROUGHT_BACK: Final = (
     Entry("instances", "name, description, host name, access addresses and lock"),
@@ -120,7 +127,7 @@ BROUGHT_BACK: Final = (
     Entry("instance_faults", "what failed in the other cell"),
     Entry("migrations", "the status of the move, and rows that were made meanwhile"),
 )
-"""What a revert takes from the target's copy into the source's: what changed in it since it was made."""
+"""What a revert carries from the destination cell's copy into the source cell's: what has changed there meanwhile."""
 
 LISTS: Final[Mapping[str, tuple[Entry, ...]]] = {
     "copied": COPIED,
@@ -130,4 +137,4 @@ LISTS: Final[Mapping[str, tuple[Entry, ...]]] = {
     "must be empty": MUST_BE_EMPTY,
     "legacy": LEGACY,
 }
-"""Where each table belongs; what is brought back is a part of what was copied."""
+"""Name of a list → its tables.  `BROUGHT_BACK` is missing, since its tables are among those of `COPIED`."""

@@ -1,7 +1,7 @@
-"""A server's rows as they cross from one cell to another: read in one cell, inserted in the other.
+"""Copies a server's rows from one cell to another: reads them in one cell and inserts them in the other.
 
-The caller's transaction is fenced, and proves what rule it acts by; here is only what the rows are.  The statements
-run without the session's bookkeeping: objects that were loaded before are not told.
+These functions decide nothing.  The caller opens a fenced transaction, and checks in it that the copy may be made.  The
+statements bypass the session's bookkeeping: objects that were loaded before do not show the changes.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _TAGS: Final = _TABLES["tags"]
 _READ_TABLES: Final = (*_COPIED, _GROUPS)
 _GROUP_COLUMNS: Final = ("name", "description", "user_id", "project_id")
 _DEFAULT_GROUP: Final = "default"
-"""The group of each project that Nova makes in a cell with the project's first server there."""
+"""The security group that Nova makes for a project in each cell, with the project's first server there."""
 
 
 _NAMES_SERVER: Final = {"instances": "uuid", "instance_id_mappings": "uuid", "tags": "resource_id"}
-"""Table → its column with the server's uuid; `instance_uuid` in all others."""
+"""Table → its column with the server's uuid; in all other tables it is `instance_uuid`."""
 
 
 def of_server(table: sa.Table) -> sa.ColumnElement[bool]:
-    """Tell in a statement which rows of a table are the server's."""
+    """Return the SQL condition that a row of the table belongs to the server (parameter ``server``)."""
     return _owner(table) == _SERVER
 
 
@@ -58,7 +58,11 @@ def _is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
 
 
 def _reading() -> sa.Select[Any]:
-    """Select the server once for each table, joined to that table's live rows: a row has the columns of all tables."""
+    """Build the one statement that reads the server's live rows in all tables.
+
+    Its rows have a number, which says of which table the row is, and then the columns of all tables.  Those of the
+    other tables are NULL.
+    """
     server, action = _INSTANCES.alias("server"), _ACTIONS.alias("action")
     parts = sa.union_all(
         *(sa.select(sa.literal_column(str(number), sa.Integer).label("part")) for number in range(len(_READ_TABLES)))
@@ -87,7 +91,7 @@ def _reading() -> sa.Select[Any]:
 
 _READ: Final = _reading()
 _FIRST_COLUMNS: Final = tuple(itertools.accumulate((len(table.columns) for table in _READ_TABLES), initial=0))
-"""Where the columns of each table begin in a row of `_READ`, behind the number."""
+"""For each table the position of its first column in a row of `_READ`, counted without the number in front."""
 
 _ACTION_IDS: Final = sa.select(_ACTIONS.c.id).where(of_server(_ACTIONS)).order_by(_ACTIONS.c.id)
 _REMOVE_TAGS: Final = sa.delete(_TAGS).where(of_server(_TAGS))
@@ -116,7 +120,8 @@ _HAS: Final = {
 }
 _BARRED: Final = sa.select(
     *(
-        # A soft-deleted device is nobody's; any other row refers to the server's and would keep it from being removed.
+        # A soft-deleted PCI device belongs to no server.  A row of the other tables counts even when it is
+        # soft-deleted: it refers to the server's row, which could not be removed.
         sa.exists()
         .where(of_server(table), _is_live(table) if table.name == "pci_devices" else sa.true())
         .label(table.name)
@@ -127,7 +132,7 @@ _BARRED: Final = sa.select(
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Copy:
-    """All live rows of a server in one cell, by table, in the order of their ids; they may hold secrets."""
+    """Holds all live rows of a server in one cell, by table and in the order of their ids; they may hold secrets."""
 
     server: str
     rows: Mapping[str, Sequence[Row]]
@@ -136,21 +141,22 @@ class Copy:
 
     @property
     def instance(self) -> Row:
-        """The server's own row."""
+        """Return the server's own row, of `instances`."""
         return self.rows["instances"][0]
 
 
 def read(session: orm.Session, server: str) -> Copy:
-    """Read the whole live copy; raises `droveway.errors.NotFound` when the cell has none.
+    """Read all live rows of the server; raise `droveway.errors.NotFound` when the cell has none.
 
-    It is one statement, since on a server each statement sees what is committed when it begins, and the next one more.
+    One statement reads them all.  With several, a later one could see rows that were committed after the first one, and
+    the copy would be inconsistent.
     """
     _flush(session)
     found: dict[str, list[Row]] = {table.name: [] for table in _READ_TABLES}
     for part, *values in session.connection().execute(_READ, {"server": server}):
         table, begin = _READ_TABLES[part], _FIRST_COLUMNS[part]
         row = dict(zip(table.columns.keys(), values[begin : begin + len(table.columns)], strict=True))
-        # A table without rows gives one of nothing but NULL.
+        # For a table without rows of the server the outer join returns one row with NULL in all its columns.
         if row[_key(table)] is not None:
             found[table.name].append(row)
     for table in _READ_TABLES:
@@ -170,15 +176,16 @@ def insert(
     task_state: str | None,
     markers: Mapping[str, str],
 ) -> None:
-    """Insert the whole copy, hidden and off, into a cell that has none.
+    """Insert the whole copy into a cell that has none; the new copy is hidden and its power state is off.
 
-    ``host`` and ``node`` are names of the other cell; ``markers`` are the values of our own rows by their keys.
+    ``host`` and ``node`` are names of the other cell.  ``markers`` are the values of Droveway's own rows, by their keys
+    (`copied_tables.MARKERS`); raises ValueError for any other key.
     """
     if set(markers) - set(copied_tables.MARKERS):
         raise ValueError(f"markers are {', '.join(copied_tables.MARKERS)}, not {', '.join(sorted(markers))}")
     session.flush()
     connection = session.connection()
-    # A late request may have left tags behind, which nothing ties to the row that was removed.
+    # Tags do not refer to the server's row.  A late request may have added some after an earlier copy was removed.
     connection.execute(_REMOVE_TAGS, {"server": copy.server})
     changed: dict[str, Row] = {
         "instances": {
@@ -206,7 +213,7 @@ def insert(
 
 
 def give_attachments(session: orm.Session, copy: Copy) -> None:
-    """Let the rows of volumes name the attachments that those of the ``copy`` in the other cell name."""
+    """Write the attachments of the ``copy``, which is the other cell's, into the volumes' rows of this cell."""
     _flush(session)
     connection = session.connection()
     for row in copy.rows[_DEVICES.name]:
@@ -216,7 +223,7 @@ def give_attachments(session: orm.Session, copy: Copy) -> None:
 
 
 def barred(session: orm.Session, server: str) -> str:
-    """Why the server cannot cross, in one sentence; empty when it can."""
+    """Return a sentence that says why the server cannot go into another cell; empty when it can."""
     _flush(session)
     found = session.connection().execute(_BARRED, {"server": server}).one()
     has = [_HAS[table.name] for table, stands in zip(_BARRING, found, strict=True) if stands]
@@ -226,7 +233,7 @@ def barred(session: orm.Session, server: str) -> str:
 
 
 def standing(session: orm.Session, server: str) -> str:
-    """What a cell that the server is not mapped to has of it, in words; empty for nothing."""
+    """Describe the rows that a cell has of a server which is mapped to another cell; empty when it has none."""
     _flush(session)
     row = session.connection().execute(_STANDING, {"server": server}).first()
     if row is None:
@@ -237,13 +244,13 @@ def standing(session: orm.Session, server: str) -> str:
 
 
 def _flush(session: orm.Session) -> None:
-    """Write what the session holds back, unless it is one that only looks."""
+    """Write the session's pending changes, unless it is a session for reading, which has none to write."""
     if session.autoflush:
         session.flush()
 
 
 def _key(table: sa.Table) -> str:
-    """The column by which one server's rows are told apart."""
+    """Return the name of the column that is unique among the rows of one server."""
     return "tag" if table is _TAGS else "id"
 
 
@@ -257,20 +264,26 @@ def _without_id(row: Row) -> Row:
 
 
 def _new_action_ids(connection: sa.Connection, copy: Copy) -> dict[int, int]:
-    """The ids of the inserted actions by those in the other cell: rows are numbered in the order of their insertion."""
+    """Return the id in the other cell → the id here for all inserted actions.
+
+    The ids have the same order in both cells, because rows get their ids in the order in which they are inserted.
+    """
     old = [row["id"] for row in copy.rows[_ACTIONS.name]]
     return dict(zip(old, connection.scalars(_ACTION_IDS, {"server": copy.server}), strict=True))
 
 
 def _new_group_ids(connection: sa.Connection, copy: Copy) -> list[int]:
-    """The ids in this cell of the copy's groups; those that the project lacks here are made, as is its default one."""
+    """Return the ids in this cell of the copy's security groups.
+
+    Groups that the project lacks in this cell are added, and so is its default group.
+    """
     of_project = {name: copy.instance[name] for name in ("user_id", "project_id")}
     wanted = {_DEFAULT_GROUP: of_project | {"name": _DEFAULT_GROUP, "description": _DEFAULT_GROUP}}
     wanted |= {row["name"]: {name: row[name] for name in _GROUP_COLUMNS} for row in copy.groups}
     mine = {"project": of_project["project_id"], "names": list(wanted)}
     there = {row.name: row.id for row in connection.execute(_FIND_GROUPS, mine)}
     for name in sorted(wanted.keys() - there.keys()):
-        # Another copy of the project may bring the group at this moment; then it is that one.
+        # Another server of the project may be copied at the same moment and add the group first: that group is used.
         with contextlib.suppress(sa.exc.IntegrityError), connection.begin_nested():
             connection.execute(sa.insert(_GROUPS), wanted[name])
     if wanted.keys() - there.keys():

@@ -1,7 +1,7 @@
-"""Removes a server's rows from a cell for good, as if they had never been there.
+"""Deletes a server's rows from a cell for good, as if they had never been there.
 
-Nova's archiver destroys the mapping of each server whose row it finds soft-deleted, in whatever cell: a copy that was
-left is therefore never soft-deleted.
+They must not be soft-deleted.  Nova's archiver deletes the instance mapping of each server of which it finds a
+soft-deleted row, in whatever cell: the server in the other cell would be lost.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MANY: Final = (
     _TABLES["security_group_instance_association"],
     _TABLES["instance_id_mappings"],
 )
-"""What is removed in portions, children before their parents."""
+"""The tables whose rows are removed in portions; a table comes before the one that its rows refer to."""
 
 
 def _portion() -> sa.CompoundSelect[Any]:
-    """Select the number of a table in `_MANY` and the id of a row, for as many rows as may go at once."""
+    """Select the next rows to remove: for each the number of its table in `_MANY`, and its id."""
     selected = []
     for number, table in enumerate(_MANY):
         one = sa.select(sa.literal_column(str(number), sa.Integer).label("part"), table.c.id)
@@ -58,15 +58,14 @@ _REMOVE_LAST: Final = tuple(sa.delete(table).where(of_server(table)) for table i
 
 
 def remove(session: orm.Session, server: str, *, at_most: int) -> bool:
-    """Delete rows of the server for good, soft-deleted ones too; whether something is left for the next portion.
+    """Delete a portion of the server's rows for good, soft-deleted ones too; return whether rows are left.
 
-    At most ``at_most`` rows of those that there may be many of go at once, children before their parents.  The
-    server's row goes last, and with it what Nova bounds (its tags) and our own rows: while anything stands, the fence
-    does.
+    A call deletes at most ``at_most`` rows of the tables `_MANY`.  The last call also deletes the server's own row, its
+    tags, which Nova limits in number, and the fence and the mark.  So the fence protects the rows until none is left.
     """
     session.flush()
     connection = session.connection()
-    # Whoever adds a row that refers to the server's waits for this lock, and then finds no server.
+    # A transaction that adds a row for the server waits for this lock, and fails when the server's row is gone.
     connection.execute(_LOCK, {"server": server})
     found = connection.execute(_PORTION, {"server": server, "at_most": at_most}).all()
     for part, rows in itertools.groupby(found, key=lambda row: row.part):

@@ -1,4 +1,4 @@
-"""Hosts that a person declared down: Nova's `services.forced_down` of nova-compute."""
+"""Reads which hosts a person declared down, having made sure that they are off: `services.forced_down` in Nova."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _IS_DOWN: Final = _DOWN.where(Service.host == sa.bindparam("name"))
 
 
 def is_down(session: orm.Session, host: str) -> bool:
-    """Whether a person made sure that the host is off."""
+    """Tell whether a person declared the host down."""
     return session.scalar(_IS_DOWN, {"name": host}) is not None
 
 
 def down(session: orm.Session) -> frozenset[str]:
-    """The hosts of a cell of which a person made sure that they are off."""
+    """Return the names of the cell's hosts that a person declared down."""
     return frozenset(str(host) for host in session.scalars(_DOWN))

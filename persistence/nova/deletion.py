@@ -1,4 +1,4 @@
-"""What Nova does to a server's rows when it is deleted: they stay, soft-deleted, as evidence."""
+"""Deletes a server's rows as Nova does: they are soft-deleted, and stay as evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droveway.persistence.nova.cells import FENCE_KEY
 from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.persistence.times import utcnow
 
-# What Nova soft-deletes with a server; its actions stay readable.
+# The tables that Nova soft-deletes with a server.  Its actions are not among them: they stay readable.
 _DEPENDENTS: Final[tuple[Any, ...]] = (
     cell.InstanceExtra,
     cell.InstanceInfoCache,
@@ -29,9 +29,10 @@ _DEPENDENTS: Final[tuple[Any, ...]] = (
 
 
 def remove_from_cell(session: orm.Session, server: str, reserved: Mapping[str, usage.Usage] | None = None) -> None:
-    """Soft-delete the server's rows as Nova does, and settle what its host uses; done when it is so.
+    """Soft-delete the server's rows as Nova does, and compute the usage of its host anew.
 
-    The fence of the flow that does this stays: whoever raised it drops it.  ``reserved`` as in `usage.recompute`.
+    Nothing happens when they are soft-deleted already.  The fence of the flow that calls this stays: the conductor that
+    raised it drops it.  ``reserved`` is explained at `usage.recompute`.
     """
     row = session.scalar(sa.select(cell.Instance).where(cell.Instance.uuid == server, cell.Instance.deleted == 0))
     if row is None:
@@ -53,7 +54,10 @@ def remove_from_cell(session: orm.Session, server: str, reserved: Mapping[str, u
 
 
 def remove_from_api(session: orm.Session, server: str) -> None:
-    """Forget what was asked for the server and mark its mapping; done when it is so."""
+    """Delete the server's request spec and group memberships, and set `queued_for_delete` in its mapping.
+
+    Safe to repeat.
+    """
     session.execute(sa.delete(api.RequestSpec).where(api.RequestSpec.instance_uuid == server))
     session.execute(sa.delete(api.InstanceGroupMember).where(api.InstanceGroupMember.instance_uuid == server))
     session.execute(

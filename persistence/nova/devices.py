@@ -1,4 +1,4 @@
-"""The plain JSON that Nova keeps of a server's ports and volumes: `network_info` and `connection_info`."""
+"""Makes the JSON that Nova keeps of a server's ports and volumes: `network_info` and `connection_info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAP_NAME_LENGTH = 14
 
 @dataclass(frozen=True, kw_only=True)
 class Subnet:
-    """A subnet as a port uses it; `addresses` are the port's own fixed addresses in it."""
+    """Holds a subnet as a port uses it; `addresses` are the port's own fixed addresses in it."""
 
     cidr: str
     gateway: str | None
@@ -23,7 +23,7 @@ class Subnet:
     enable_dhcp: bool = False
 
     def as_json(self) -> Json:
-        """Return the subnet as a VIF's network lists it."""
+        """Return the subnet in the form in which the network of a VIF lists it."""
         fixed = [self._address(address, "fixed") | {"floating_ips": []} for address in self.addresses]
         return {
             "cidr": self.cidr,
@@ -41,7 +41,7 @@ class Subnet:
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """A network as a port uses it."""
+    """Holds a network as a port uses it."""
 
     id: str
     label: str
@@ -53,7 +53,7 @@ class Network:
     tunneled: bool = False
 
     def as_json(self) -> Json:
-        """Return the network as a VIF carries it; only one without a physical network lacks that key."""
+        """Return the network in the form in which a VIF has it; `physical_network` is missing when it is None."""
         meta: Json = {"injected": False, "tenant_id": self.tenant_id, "mtu": self.mtu}
         if self.physical_network is not None:
             meta["physical_network"] = self.physical_network
@@ -64,7 +64,7 @@ class Network:
 
 @dataclass(frozen=True, kw_only=True)
 class Port:
-    """A port of a server; `details` are the binding's `vif_details`."""
+    """Holds a port of a server; `details` are the binding's `vif_details`."""
 
     id: str
     mac: str
@@ -77,7 +77,7 @@ class Port:
     preserve_on_delete: bool = False
 
     def as_vif(self) -> Json:
-        """Return the port as Nova's VIF; the device name is the tap that Neutron's agents expect."""
+        """Return the port as a VIF of Nova; the device name is that of the tap which Neutron's agents expect."""
         return {
             "id": self.id,
             "address": self.mac,
@@ -98,7 +98,7 @@ class Port:
 
 
 def network_info(ports: Iterable[Port]) -> list[Json]:
-    """Return what `instance_info_caches.network_info` holds for the ports."""
+    """Return the value of `instance_info_caches.network_info` for the ports."""
     return [port.as_vif() for port in ports]
 
 
@@ -108,10 +108,10 @@ def connection_info(
     previous: Mapping[str, Any] | None = None,
     multiattach: bool = False,
 ) -> Json:
-    """Return what `block_device_mapping.connection_info` holds for an attachment as Cinder's API shows it.
+    """Return the value of `block_device_mapping.connection_info` for an attachment as Cinder's API shows it.
 
-    Cinder's flat `connection_info` moves under `data`, as Nova's client does it. `previous` is the column's value
-    before a refresh: the multipath id that a host found stays.
+    Cinder's flat `connection_info` goes under the key `data`, as Nova's Cinder client does it. `previous` is the
+    column's value before a refresh: a multipath id that a host wrote there is kept.
     """
     flat = dict(attachment["connection_info"])
     flat.pop("attachment_id", None)

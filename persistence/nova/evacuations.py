@@ -1,4 +1,4 @@
-"""What a cell's rows say of Nova's evacuations of a server."""
+"""Reads in a cell's rows whether Nova evacuates a server, or has done so."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from droveway.persistence.nova.servers import MigrationColumns
 from droveway.persistence.nova.vm_states import MigrationStatus
 
 OVER: Final = ("done", "completed")
-"""What Nova's migration says of a server that was evacuated; the second once the host that it left has cleaned up."""
+"""The statuses of the migration of a server that was evacuated.
+
+Nova sets the first one when the server runs elsewhere, and the second one when the host that it left has cleaned up.
+"""
 
 
 def made_since(server: sa.SQLColumnExpression[Any], migration: sa.SQLColumnExpression[int]) -> sa.Exists:
-    """Tell in a statement whether Nova has evacuated the server since the migration with this id was made."""
+    """Return the SQL condition that Nova has evacuated the server since the migration with this id was made."""
     made = orm.aliased(Migration)
     return sa.exists().where(
         made.instance_uuid == server,
         made.migration_type == "evacuation",
-        # Of `in_` the statement would be written anew each time that it is carried out.
+        # One comparison for each status: SQLAlchemy would render the list of an `in_` anew at each execution.
         sa.or_(*(made.status == status for status in ("accepted", MigrationStatus.PRE_MIGRATING, *OVER))),
         made.deleted == 0,
         made.id > migration,
@@ -45,11 +48,11 @@ _REFUGE: Final = (
     .limit(1)
 )
 _REBUILDING: Final = "rebuild"
-"""How each task of an evacuation begins."""
+"""The beginning of each task_state of an evacuation."""
 
 
 def is_under_way(task: str | None) -> bool:
-    """Whether the task is one of an evacuation that goes on, or of a rebuild."""
+    """Tell whether the task_state is one of an evacuation that is under way, or of a rebuild."""
     return (task or "").startswith(_REBUILDING)
 
 
@@ -57,19 +60,25 @@ _LAST: Final = sa.select(sa.func.max(Migration.id)).where(Migration.instance_uui
 
 
 def last_migration(session: orm.Session, server: str) -> int:
-    """Number the newest migration of the server; 0 where it has none."""
+    """Return the id of the server's newest migration; 0 when it has none."""
     return session.scalar(_LAST, {"server": server}) or 0
 
 
 def has_taken(session: orm.Session, server: str, task: str | None, migration: int) -> bool:
-    """Whether Nova evacuates the server, or has done so since the migration with this id was made."""
+    """Tell whether Nova evacuates the server, or has done so since the migration with this id was made.
+
+    ``task`` is the server's task_state.
+    """
     if is_under_way(task):
         return True
     return bool(session.scalar(_EVACUATED, {"server": server, "after": migration}))
 
 
 def of_move(session: orm.Session, move_id: str, task: str | None) -> tuple[MigrationColumns | None, bool]:
-    """Return the move's migration, and whether Nova evacuates its server, in this ``task``, or has done so since."""
+    """Return the move's migration, and whether Nova evacuates its server, or has done so since the migration was made.
+
+    ``task`` is the server's task_state.  Returns (None, False) when the move has no migration.
+    """
     found = session.connection().execute(_OF_MOVE, {"move": move_id}).first()
     if found is None:
         return None, False
@@ -78,5 +87,5 @@ def of_move(session: orm.Session, move_id: str, task: str | None) -> tuple[Migra
 
 
 def refuge(session: orm.Session, server: str) -> str:
-    """The host that Nova's last evacuation of the server goes to; empty while none is chosen."""
+    """Return the host that Nova's last evacuation of the server goes to; empty while Nova has chosen none."""
     return session.scalar(_REFUGE, {"server": server}) or ""

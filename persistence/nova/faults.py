@@ -1,4 +1,4 @@
-"""Why an operation on a server failed, as users of Nova see it: rows of `instance_faults`."""
+"""Records why an operation on a server failed, as users of Nova see it: rows of `instance_faults`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlalchemy import orm
 from droveway.persistence.nova.cell import InstanceFault
 
 CODE: Final = 500
-"""Nova's code of whatever is not the user's own fault."""
+"""The code that Nova gives each failure that is not the user's own fault."""
 
 _LONGEST: Final = 255
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """One failure; ``details`` tells it from every other one of the server."""
+    """Holds one failure; ``details`` has to differ from that of any other failure of the server."""
 
     message: str
     details: str
@@ -28,9 +28,10 @@ class Fault:
 
 
 def record(session: orm.Session, server: str, fault: Fault) -> None:
-    """Add the fault as Nova's `add_instance_fault_from_exc` does; repeated: the same row.
+    """Add the fault as Nova's `add_instance_fault_from_exc` does, unless the server has one with the same details.
 
-    Where Nova keeps a traceback, ``details`` stand: an administrator is shown them, a user the message.
+    The column in which Nova keeps a traceback gets ``details``, which only administrators are shown.  A user is shown
+    the message.
     """
     known = sa.select(InstanceFault.id).where(
         InstanceFault.instance_uuid == server, InstanceFault.details == fault.details

@@ -1,6 +1,8 @@
-"""What users write at a server while it has two copies: found by comparing digests three ways, and carried over.
+"""Finds what users changed at a server while it had two copies, and writes it into the other copy.
 
-Of each value the journal keeps a digest alone, since metadata may hold secrets.  Keys are ``KIND:NAME``.
+Each value of the source and of the target is compared with the value that both had before.  Of that value the journal
+keeps only a digest, since metadata may hold secrets.  The *source* is the copy from which changes are taken, the
+*target* the one into which they are written.  A key is ``KIND:NAME``, with a kind of `written_values.KINDS`.
 """
 
 from __future__ import annotations
@@ -19,25 +21,29 @@ from droveway.persistence.nova.copies import Copy
 from droveway.persistence.nova.written_values import KINDS, Change
 
 Digests = Mapping[str, str]
-"""Key → digest of its value; a key whose value a copy does not have is missing."""
+"""Key → digest of its value; a key is missing when the copy has no such value."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Carried:
-    """What a comparison of two copies found."""
+    """Holds the result of a comparison of two copies."""
 
     takes: tuple[str, ...]
-    """Keys whose value the target has to take from the source."""
+    """Keys whose values the target takes from the source."""
     stays: tuple[str, ...]
-    """Keys whose value the target keeps although the source has another one."""
+    """Keys whose values the target keeps although the source has others."""
     clashes: tuple[str, ...]
-    """Keys that changed in both copies, each of which is among the above: history names them."""
+    """Keys that changed in both copies, for the move's history; each of them is in ``takes`` or ``stays`` too."""
     known: dict[str, str]
-    """The digests to keep once the target has what it takes; not before, or a kill would lose a change for good."""
+    """The digests that the journal has to keep for the next comparison.
+
+    They must not be stored before the target has what it takes: if the conductor died in between, the changes would
+    never be found again.
+    """
 
 
 def values(copy: Copy) -> dict[str, str]:
-    """The digests of all that users may write at the server, as the copy has it."""
+    """Return the digests of all values of the copy that users can change."""
     return {
         f"{kind}:{name}": _digest(f"{kind}:{name}", found.value(row))
         for kind, found in KINDS.items()
@@ -46,11 +52,14 @@ def values(copy: Copy) -> dict[str, str]:
 
 
 def carry(source: Digests, target: Digests, known: Digests, *, target_is_mapped: bool) -> Carried:
-    """Compare what two copies have with what both had, key by key.
+    """Compare the values of two copies, key by key, with those that both had (``known``).
 
-    A value goes over when the source alone has changed it; when both have, that of the copy which the mapping names
-    wins.  A digest is renewed only where both copies have the value in the end: one that went into one copy alone
-    would on the way back count as the old value, which the other copy's then replaces.
+    The target takes a value that only the source has changed.  When both have changed it, the copy that the mapping
+    names wins.
+
+    A digest is renewed only when both copies will have the value.  Otherwise the next comparison, when the server goes
+    back, would be wrong: the new value, which one copy alone has, would count as the known one, and the old value of
+    the other copy as a change of it.  The user's change would be lost.
     """
     takes, stays, clashes, kept = [], [], [], dict(known)
     for key in sorted({*source, *target, *known}):
@@ -71,7 +80,7 @@ def carry(source: Digests, target: Digests, known: Digests, *, target_is_mapped:
 
 
 def changes(source: Copy, target: Copy, keys: Iterable[str]) -> list[Change]:
-    """What the target's copy has to become, by the rows of both, for these keys; in the order of the writes."""
+    """Return the changes of the target's copy for these keys, in the order in which they have to be written."""
     wanted = set(keys)
     found = []
     for kind, each in KINDS.items():
@@ -85,12 +94,12 @@ def changes(source: Copy, target: Copy, keys: Iterable[str]) -> list[Change]:
 
 
 def write(session: orm.Session, server: str, changes: Iterable[Change]) -> None:
-    """Make the changes in a copy; repeated: the same.
+    """Write the changes into a copy; a repeated call changes nothing.
 
-    A value that is no longer what it was compared with is left alone: somebody wrote it meanwhile, and the next
-    comparison finds that.  Volumes that come or change have no attachment: whoever shows the copy gives it.
+    A value that has changed since the comparison is left alone: the next comparison finds that change.  Volumes that
+    are added or replaced get no attachment here: the step that later shows this copy writes it.
     """
-    # Rows that refer to the server's are added by nobody else until the end; a row that is there may still change.
+    # With the server's row locked, nobody else adds rows that refer to it.  Rows that are there may still change.
     session.execute(sa.select(Instance.id).where(Instance.uuid == server).with_for_update())
     for change in changes:
         KINDS[change.kind].write(session, server, change)

@@ -1,4 +1,4 @@
-"""The instance mapping: the one authority for the cell that a server lives in."""
+"""Reads and changes the instance mapping, which alone decides which cell a server lives in."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _CELL_ID: Final = sa.select(CellMapping.id).where(CellMapping.name == sa.bindpar
 
 
 def cell_of(session: orm.Session, server: str) -> str | None:
-    """Name the cell that the server is mapped to; None for one without a mapping, or with one to no cell."""
+    """Return the name of the cell that the server is mapped to; None when it has no mapping, or one to no cell."""
     return session.scalar(_CELL, {"server": server})
 
 
 def home_cell(api: Database, server: str, source: str, destination: str | None) -> str:
-    """Name the cell that the server of a move lives in; only of one between two cells the mapping is read.
+    """Return the name of the cell that the server of a move lives in.
 
-    A server without a mapping is looked for where it was.
+    The mapping is read only when the move is between two cells.  A server that has no mapping any more counts as being
+    in the source's cell.
     """
     if destination in (None, source):
         return source
@@ -38,16 +39,17 @@ def home_cell(api: Database, server: str, source: str, destination: str | None) 
 
 
 def stands(session: orm.Session, server: str) -> bool:
-    """Tell whether the server has a mapping, and nobody asked for its delete."""
+    """Tell whether the server has a mapping and nobody asked for its delete."""
     row = session.scalar(sa.select(InstanceMapping).where(InstanceMapping.instance_uuid == server))
     return row is not None and not row.queued_for_delete
 
 
 def switch(session: orm.Session, server: str, old: str, new: str, *, deleting: bool = False) -> None:
-    """Map the server to cell ``new`` instead of ``old``; done when it is mapped so.
+    """Map the server to the cell ``new`` instead of ``old``; nothing happens when it is mapped to ``new`` already.
 
-    Raises ServerDeleted for a server that has no mapping any more, or whose delete was asked for, unless ``deleting``;
-    NotFound for an unknown cell, and Conflict for a server that is mapped to a third cell.
+    Raises `droveway.errors.ServerDeleted` when the server has no mapping any more, or when its delete was asked for;
+    the latter not with ``deleting``.  Raises `droveway.errors.NotFound` for an unknown cell, and
+    `droveway.errors.Conflict` for a server that is mapped to a third cell.
     """
     row = session.scalar(_MAPPING, {"server": server})
     if row is None or (row.queued_for_delete and not deleting):

@@ -1,8 +1,8 @@
-"""The versioned objects that Nova keeps as JSON in its columns, written and read as plain dictionaries.
+"""Reads and writes the versioned objects that Nova keeps as JSON in its columns, as plain dictionaries.
 
-An object is an envelope: name, namespace, version, data and, when it was saved with unsaved fields, the list of their
-names. The versions below are those of Nova 34; an object that is rewritten keeps the version and all else that it was
-found with, because a newer or unknown field makes an older Nova fail.
+The JSON is an envelope: it has the object's name, namespace, version and data. If fields had unsaved changes when Nova
+wrote it, it also lists their names. The versions below are those of Nova 34. An object that is rewritten keeps its
+version and all other fields, because an older Nova fails on a newer version or an unknown field.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _FLAVOR_SLOTS = ("cur", "old", "new")
 
 @dataclass(frozen=True)
 class Envelope:
-    """A versioned object taken apart; `changes` is None when the envelope has no such key."""
+    """Holds the parts of a versioned object; `changes` is None when its JSON has no such key."""
 
     name: str
     version: str
@@ -86,7 +86,7 @@ class Envelope:
     namespace: str = "nova"
 
     def pack(self) -> Json:
-        """Return the object as Nova writes it."""
+        """Return the object in the form in which Nova writes it."""
         packed = {
             f"{_PREFIX}name": self.name,
             f"{_PREFIX}namespace": self.namespace,
@@ -97,7 +97,7 @@ class Envelope:
 
 
 def unpack(packed: Mapping[str, Any], name: str) -> Envelope:
-    """Take apart an object of Nova's class `name`; raise BadObject when it is none."""
+    """Return the parts of an object of Nova's class `name`; raise `droveway.errors.BadObject` when it is none."""
     found = packed.get(f"{_PREFIX}name")
     if found != name:
         message = f"A column should hold Nova's {name} and holds {found or 'no versioned object'}; restore the row."
@@ -112,7 +112,7 @@ def unpack(packed: Mapping[str, Any], name: str) -> Envelope:
 
 
 def rewrite(packed: Mapping[str, Any], name: str, fields: Mapping[str, Any]) -> Json:
-    """Return the object with some fields replaced and all else, its version too, as it was found."""
+    """Return the object with some fields replaced; everything else, its version too, stays as it is."""
     envelope = unpack(packed, name)
     return replace(envelope, data=envelope.data | dict(fields)).pack()
 
@@ -123,7 +123,7 @@ def encode(value: Any) -> str:
 
 
 def decode(text: str) -> Any:
-    """Return what a JSON column holds; raise BadObject when it is not JSON."""
+    """Return the value of a JSON column; raise `droveway.errors.BadObject` when its text is not JSON."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -132,26 +132,26 @@ def decode(text: str) -> Any:
 
 
 def flavor_object(row: api.Flavor, extra_specs: Mapping[str, str]) -> Json:
-    """Return the Flavor of a row of the API database and its extra specs."""
+    """Make the Flavor object of a flavor's row in the API database, with its extra specs."""
     data = {column: getattr(row, column) for column in _FLAVOR_COLUMNS}
     data |= {"extra_specs": dict(extra_specs), "created_at": to_json(row.created_at)}
     return _new("Flavor", data | {"updated_at": to_json(row.updated_at), "deleted_at": None, "deleted": False})
 
 
 def flavor_data(flavor: Mapping[str, Any]) -> Json:
-    """Return a Flavor's fields; raise BadObject when it is none."""
+    """Return the fields of a Flavor object; raise `droveway.errors.BadObject` when it is none."""
     return unpack(flavor, "Flavor").data
 
 
 def server_flavors(cur: Json, *, old: Json | None = None, new: Json | None = None) -> Json:
-    """Return what `instance_extra.flavor` holds: always all three keys, and no descriptions."""
+    """Return the value of `instance_extra.flavor`: it always has all three keys, and flavors without descriptions."""
     return {"cur": _undescribed(cur), "old": _undescribed(old), "new": _undescribed(new)}
 
 
 def change_server_flavors(found: Mapping[str, Any], changed: Mapping[str, Json | None]) -> Json:
-    """Return `instance_extra.flavor` with the slots `cur`, `old` or `new` replaced and the others as they were.
+    """Return the value of `instance_extra.flavor` with the flavors `cur`, `old` or `new` replaced as asked.
 
-    Raises BadObject when one of the three is missing, for which Nova too would fail.
+    Raises `droveway.errors.BadObject` when one of the three keys is missing: Nova would fail too.
     """
     if any(slot not in found for slot in _FLAVOR_SLOTS) or changed.keys() - _FLAVOR_SLOTS:
         message = f"instance_extra.flavor must have the keys cur, old and new, not {', '.join(found)}; restore the row."
@@ -160,9 +160,9 @@ def change_server_flavors(found: Mapping[str, Any], changed: Mapping[str, Json |
 
 
 def image_meta(fields: Mapping[str, Any], properties: Mapping[str, Any] | None = None) -> Json:
-    """Return the ImageMeta with the given fields; one that is not given stays unset, as for a volume's image.
+    """Make an ImageMeta object; a field that is not given stays unset, as Nova does it for the image of a volume.
 
-    Raises BadObject for a field that Nova does not know.
+    Raises `droveway.errors.BadObject` for a field that Nova does not know.
     """
     if unknown := fields.keys() - _IMAGE_FIELDS:
         message = f"Nova's ImageMeta has no field {', '.join(sorted(unknown))}; give known image fields."
@@ -171,18 +171,21 @@ def image_meta(fields: Mapping[str, Any], properties: Mapping[str, Any] | None =
 
 
 def pci_requests(*, instance_uuid: str | None = None) -> Json:
-    """Return no InstancePCIRequests; the server's uuid is set only where Nova does (not at the first scheduling)."""
+    """Make an InstancePCIRequests object without any request.
+
+    `instance_uuid` is given only where Nova sets it too, which is not the case when a server is first scheduled.
+    """
     data: Json = {} if instance_uuid is None else {"instance_uuid": instance_uuid}
     return _new("InstancePCIRequests", data | {"requests": []})
 
 
 def key_pairs() -> Json:
-    """Return the KeyPairList of a server that was given none."""
+    """Make the KeyPairList object of a server without key pairs."""
     return _new("KeyPairList", {"objects": []})
 
 
 def server_group(row: api.InstanceGroup, policy: api.InstanceGroupPolicy) -> Json:
-    """Return the InstanceGroup of a request spec: members and hosts are left out, they are read when scheduling."""
+    """Make the InstanceGroup object for a request spec, without members and hosts: Nova reads these when scheduling."""
     data = {column: getattr(row, column) for column in ("id", "user_id", "project_id", "uuid", "name")}
     data |= {"policy": policy.policy, "_rules": decode(policy.rules) if policy.rules else {}}
     data |= {"members": None, "hosts": None, "deleted_at": None, "deleted": False}
@@ -192,7 +195,7 @@ def server_group(row: api.InstanceGroup, policy: api.InstanceGroupPolicy) -> Jso
 
 @dataclass(frozen=True, kw_only=True)
 class ServerRequest:
-    """What a request spec says of a server; `flavor`, `image` and `group` are versioned objects."""
+    """Holds what a request spec says of a server; `flavor`, `image` and `group` are versioned objects."""
 
     spec_id: int
     instance_uuid: str
@@ -208,7 +211,7 @@ class ServerRequest:
 
 
 def request_spec(request: ServerRequest) -> Json:
-    """Return a new RequestSpec; what Nova keeps only for one scheduling is null."""
+    """Make a RequestSpec object; the fields that Nova sets only while it schedules are null."""
     groups = [_new("SecurityGroup", {"name": "default"})]
     limits = dict.fromkeys(("numa_topology", "vcpu", "disk_gb", "memory_mb"))
     data: Json = dict.fromkeys(
@@ -235,12 +238,12 @@ def request_spec(request: ServerRequest) -> Json:
 
 
 def change_request_spec(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Json:
-    """Return a RequestSpec with `flavor`, `availability_zone` or others replaced, and the rest verbatim."""
+    """Return a RequestSpec with some fields replaced, such as `flavor` or `availability_zone`; the rest is kept."""
     return rewrite(found, "RequestSpec", fields)
 
 
 def migration_context(instance_uuid: str, migration_id: int) -> Json:
-    """Return the MigrationContext of a server without NUMA topology, PCI devices or other resources.
+    """Make the MigrationContext object of a server without NUMA topology, PCI devices or other resources.
 
     `migration_id` is the id of the migration in the same cell.
     """

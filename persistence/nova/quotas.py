@@ -1,4 +1,4 @@
-"""Quotas as Nova's own tables have them: limits of projects and users, and what counts against them."""
+"""Reads quotas in Nova's own tables: the limits of projects and users, and what counts against them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _USED_BY: Final = _USED.where(Instance.user_id == sa.bindparam("user"))
 
 @dataclasses.dataclass(frozen=True)
 class QuotaUsage:
-    """How much of a resource somebody has (cores, or ram in MiB), and may have; -1 is no limit."""
+    """Holds how much of a resource (cores, or ram in MiB) an owner uses, and may use; the limit -1 is none."""
 
     owner: str
-    """As ``project ID`` or ``user ID``."""
+    """``project ID`` or ``user ID``."""
     resource: str
     used: int
     limit: int
@@ -44,10 +44,11 @@ class QuotaUsage:
 def quota_usages(
     api: orm.Session, cells: Iterable[orm.Session], *, project: str, user: str, defaults: Mapping[str, int]
 ) -> list[QuotaUsage]:
-    """What the project has, and what the user has in it, of each resource that ``defaults`` limits.
+    """Return the usage and limit of the project, and of the user in it, for each resource in ``defaults``.
 
-    Counted and limited as Nova's legacy quota driver does: the rows of every cell, without those that are deleted or
-    hidden; a user without a limit of his own has the project's, a project without one the default class's.
+    They are those of Nova's legacy quota driver.  It counts the rows of all cells, without deleted and hidden ones.  A
+    user without a limit has the project's, and a project without one has that of the default class.  Without that, the
+    limit is the one in ``defaults``.
     """
     limits = _limits(api, project, defaults)
     of_user = limits | _rows(api, ProjectUserQuota, project_id=project, user_id=user)
@@ -81,7 +82,7 @@ def _limits_of(model: Any, owner: tuple[str, ...]) -> sa.Select[str, int]:
 
 
 def _count(cell: orm.Session, project: str, user: str | None) -> dict[str, int]:
-    """Nova's `_get_count_in_db`: of two copies of a server in two cells one is hidden."""
+    """Count as Nova's `_get_count_in_db` does; a server that has copies in two cells counts once, as one is hidden."""
     query = _USED if user is None else _USED_BY
     cores, ram = cell.execute(query, {"project": project, "user": user}).one()
     return {CORES: int(cores or 0), RAM: int(ram or 0)}

@@ -1,4 +1,4 @@
-"""What a server has besides CPUs, memory, disks and ports, and what its image asks of it."""
+"""Reads what a server has besides CPUs, memory, disks and ports, and what its image requires."""
 
 from __future__ import annotations
 
@@ -31,20 +31,23 @@ _METADATA: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
-    """From the server's rows; its image's numbers are those that it was built with."""
+    """Holds special properties of a server, read from its rows.
+
+    The fields about the image are as they were when the server was built, since Nova keeps them with the server.
+    """
 
     shares: int = 0
-    """How many shares are attached to it (Manila's, `share_mapping`)."""
+    """How many shares of Manila the server has attached (`share_mapping`)."""
     numa: bool = False
-    """Whether its CPUs and memory lie in host cells of Nova's choice: NUMA cells, pinned CPUs, large pages."""
+    """Whether the server has a NUMA topology: NUMA cells, pinned CPUs or large pages."""
     pci: bool = False
-    """Whether it has, or asks for, PCI devices."""
+    """Whether the server has, or asks for, PCI devices."""
     resources: bool = False
-    """Whether single resources of its host are its own, such as persistent memory."""
+    """Whether the server has single resources of its host to itself, such as persistent memory."""
     config_drive: bool = False
-    """Whether it has a disk with what it was told when it was built."""
+    """Whether the server has a config drive: a disk with the metadata and user data that it was built with."""
     shelved_image: str | None = None
-    """The image in which a shelved server's root disk is; None where no image is named."""
+    """The id of the image with a shelved server's root disk; None when no image is named."""
     min_ram_mb: int = 0
     min_disk_gb: int = 0
     image_bytes: int = 0
@@ -52,7 +55,7 @@ class Features:
 
 
 def features(api: orm.Session, cell: orm.Session, server: str) -> Features:
-    """What the rows of both databases say of the server."""
+    """Read the server's features in the API database and in its cell."""
     mine = {"server": server}
     extra = cell.execute(_EXTRA, mine).first()
     metadata = {key: value or "" for key, value in cell.execute(_METADATA, mine)}
@@ -71,7 +74,7 @@ def features(api: orm.Session, cell: orm.Session, server: str) -> Features:
 
 
 def _says_something(text: str | None) -> bool:
-    """Whether a JSON column holds more than nothing, written as NULL, null, an empty list or a list object of none."""
+    """Tell whether a JSON column holds something: not NULL, null, an empty list or a list object without entries."""
     found = objects.decode(text) if text else None
     if isinstance(found, dict) and "objects" in found.get("nova_object.data", {}):
         return bool(found["nova_object.data"]["objects"])
@@ -83,7 +86,7 @@ def _number(text: str | None) -> int:
 
 
 def _image_bytes(api: orm.Session, server: str) -> int:
-    """The image's size, which only the request spec keeps."""
+    """Return the image's size in bytes, which only the request spec has; 0 when it has none."""
     spec = objects.decode(servers.request_spec(api, server).spec)
     image = spec.get("nova_object.data", {}).get("image") or {}
     return int(image.get("nova_object.data", {}).get("size") or 0)

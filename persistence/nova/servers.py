@@ -1,7 +1,7 @@
-"""A server's rows in its cell: loading them, and the small tables that hang on them.
+"""Reads a server's rows in its cell and in the API database, and writes its system metadata.
 
-What a step of a move reads each time is read as `Columns`: to load a whole row of a wide table costs several times as
-much.
+A step of a move reads the columns that it needs as `Columns`: to load whole rows of these wide tables would take
+several times as long.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.persistence.times import utcnow
 
 SHELVED_IMAGE: Final = "shelved_image_id"
-"""The key of the system metadata under which a shelved server names the image that holds its root disk."""
+"""The key of a shelved server's system metadata that names the image which holds its root disk."""
 
 
 @dataclass
 class ServerColumns(Columns):
-    """What the steps of a move compare and change of a server's own row."""
+    """Holds the columns of a server's own row that the steps of a move compare or change."""
 
     model: ClassVar[Any] = Instance
 
@@ -59,7 +59,7 @@ class ServerColumns(Columns):
 
 @dataclass
 class ExtraColumns(Columns):
-    """The same of its instance_extra."""
+    """Holds the columns of a server's instance_extra row that the steps of a move compare or change."""
 
     model: ClassVar[Any] = InstanceExtra
 
@@ -70,7 +70,7 @@ class ExtraColumns(Columns):
 
 @dataclass
 class MigrationColumns(Columns):
-    """The same of the move's migration."""
+    """Holds the columns of a migration's row that the steps of its move compare or change."""
 
     model: ClassVar[Any] = Migration
 
@@ -128,7 +128,7 @@ _ATTACHED: Final = (
     .where(Instance.uuid == _SERVER, Instance.deleted == 0)
     .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
 )
-"""One row for each volume of a live server, or one without any."""
+"""Selects a row for each volume of a live server, or one row without a volume when it has none."""
 _METADATA: Final = (
     InstanceSystemMetadata.instance_uuid == _SERVER,
     InstanceSystemMetadata.key == sa.bindparam("named"),
@@ -156,15 +156,15 @@ _EXTRA_SPECS: Final = sa.select(api.FlavorExtraSpec.key, api.FlavorExtraSpec.val
 
 
 def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instance:
-    """The server's row, locked; raises `droveway.errors.ServerDeleted` when it is gone or being deleted.
+    """Return the server's row, locked; raise `droveway.errors.ServerDeleted` when it is gone or being deleted.
 
-    With ``deleting`` one that is being deleted will do.
+    With ``deleting`` a server whose task_state is `deleting` is returned too.
     """
     return _require_live(session.scalar(_LIVE, {"server": server}), server, deleting=deleting)
 
 
 def live_columns(session: orm.Session, server: str, *, deleting: bool = False) -> ServerColumns:
-    """As `live`, locked too, of the columns that a move is about."""
+    """Do the same as `live`, but read only the columns that a move is about."""
     found = session.connection().execute(_LIVE_COLUMNS, {"server": server}).first()
     return _require_live(None if found is None else ServerColumns(*found), server, deleting=deleting)
 
@@ -176,7 +176,7 @@ def _require_live(row: _Server | None, server: str, *, deleting: bool) -> _Serve
 
 
 def is_going(connection: Executor, server: str, *, deleting: bool = False) -> bool:
-    """Whether `live` would raise: what is committed by now is read, and nothing locked."""
+    """Tell whether `live` would raise; nothing is locked, so the answer may be out of date at once."""
     found = connection.execute(_GOING, {"server": server}).first()
     return found is None or _is_going(*found, deleting=deleting)
 
@@ -187,12 +187,12 @@ def _is_going(deleted: int | None, vm_state: str | None, task_state: str | None,
 
 
 def is_gone(session: orm.Session, server: str) -> bool:
-    """Whether the cell has no live row of the server."""
+    """Tell whether the cell has no live row of the server."""
     return session.scalar(_ID, {"server": server}) is None
 
 
 def find(session: orm.Session, server: str) -> Instance:
-    """The server's row whatever its state; raises NotFound."""
+    """Return the server's live row, whatever its state; raise `droveway.errors.NotFound` when there is none."""
     row = session.scalar(_FOUND, {"server": server})
     if row is None:
         raise NotFound(f"server {server} is not in this cell: droveway server list shows the servers")
@@ -200,7 +200,7 @@ def find(session: orm.Session, server: str) -> Instance:
 
 
 def extra_row(session: orm.Session, server: str) -> InstanceExtra:
-    """The server's instance_extra row; raises NotFound."""
+    """Return the server's instance_extra row; raise `droveway.errors.NotFound` when there is none."""
     row = session.scalar(_EXTRA, {"server": server})
     if row is None:
         raise _no_extra(server)
@@ -208,7 +208,7 @@ def extra_row(session: orm.Session, server: str) -> InstanceExtra:
 
 
 def extra_columns(session: orm.Session, server: str) -> ExtraColumns:
-    """As `extra_row`, of the columns that a move is about."""
+    """Do the same as `extra_row`, but read only the columns that a move is about."""
     found = session.connection().execute(_EXTRA_COLUMNS, {"server": server}).first()
     if found is None:
         raise _no_extra(server)
@@ -220,12 +220,12 @@ def _no_extra(server: str) -> NotFound:
 
 
 def migration(session: orm.Session, move_id: str) -> Migration | None:
-    """The migration row of a move, which has its uuid."""
+    """Return the migration row of a move, whose uuid is the move's id; None when there is none."""
     return session.scalar(_MIGRATION, {"move": move_id})
 
 
 def the_migration(session: orm.Session, move_id: str) -> Migration:
-    """The migration row of a move that must have one; raises NotFound."""
+    """Return the migration row of a move; raise `droveway.errors.NotFound` when there is none."""
     row = migration(session, move_id)
     if row is None:
         raise _no_migration(move_id)
@@ -233,7 +233,7 @@ def the_migration(session: orm.Session, move_id: str) -> Migration:
 
 
 def migration_columns(session: orm.Session, move_id: str) -> MigrationColumns:
-    """As `the_migration`, of the columns that a move is about."""
+    """Do the same as `the_migration`, but read only the columns that a move is about."""
     found = session.connection().execute(_MIGRATION_COLUMNS, {"move": move_id}).first()
     if found is None:
         raise _no_migration(move_id)
@@ -245,18 +245,18 @@ def _no_migration(move_id: str) -> NotFound:
 
 
 def flavors(row: InstanceExtra | ExtraColumns) -> dict[str, Any]:
-    """What instance_extra.flavor holds: the Flavor objects cur, old and new."""
+    """Return the value of instance_extra.flavor: the Flavor objects ``cur``, ``old`` and ``new``, each may be None."""
     found: dict[str, Any] = objects.decode(row.flavor or "{}")
     return found
 
 
 def volumes(session: orm.Session, server: str) -> list[BlockDeviceMapping]:
-    """The server's volumes, by device name."""
+    """Return the block device mappings of the server's volumes, in the order of their device names."""
     return list(session.scalars(_VOLUMES, {"server": server}))
 
 
 class Attached(NamedTuple):
-    """A volume of a server, as its row names it."""
+    """Holds a volume of a server, as its block device mapping names it."""
 
     volume: str
     attachment: str
@@ -265,7 +265,10 @@ class Attached(NamedTuple):
 
 
 def attached(connection: Executor, server: str) -> list[Attached] | None:
-    """The server's volumes, by device name; None when the cell has no live row of the server."""
+    """Return the server's volumes, in the order of their device names.
+
+    Returns None when the cell has no live row of the server.
+    """
     rows = connection.execute(_ATTACHED, {"server": server}).all()
     if not rows:
         return None
@@ -277,7 +280,7 @@ def attached(connection: Executor, server: str) -> list[Attached] | None:
 
 
 def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
-    """The block device mapping of the server's swap disk, if it has one."""
+    """Return the block device mapping of the server's swap disk; None when it has none."""
     return session.scalar(
         sa.select(BlockDeviceMapping).where(
             BlockDeviceMapping.instance_uuid == server,
@@ -294,9 +297,9 @@ def system_metadata(session: orm.Session, server: str) -> dict[str, str]:
 
 
 def set_system_metadata(session: orm.Session, server: str, key: str, value: str | None) -> None:
-    """Set one value of the server's system metadata; None removes the row physically, as Nova does."""
+    """Set one value of the server's system metadata; None deletes the row for good, as Nova does."""
     mine = {"server": server, "named": key}
-    # The row points at the server's, which may have been made in this transaction.
+    # The row refers to the server's row, which this transaction may have added.
     session.flush()
     connection = session.connection()
     if value is None:
@@ -310,7 +313,7 @@ def set_system_metadata(session: orm.Session, server: str, key: str, value: str 
 
 
 def request_spec(session: orm.Session, server: str) -> api.RequestSpec:
-    """The server's request spec in the API database; raises NotFound."""
+    """Return the server's request spec in the API database; raise `droveway.errors.NotFound` when there is none."""
     row = session.scalar(_REQUEST_SPEC, {"server": server})
     if row is None:
         raise NotFound(f"server {server} has no request spec: restore it before the server is moved")
@@ -318,7 +321,10 @@ def request_spec(session: orm.Session, server: str) -> api.RequestSpec:
 
 
 def flavor(session: orm.Session, name: str) -> dict[str, Any]:
-    """The flavor of that name or flavorid in the API database as Nova's object; raises NotFound."""
+    """Return the flavor of this name or flavorid in the API database, as Nova's Flavor object.
+
+    Raises `droveway.errors.NotFound` when there is none.
+    """
     row = session.scalar(_FLAVOR, {"named": name})
     if row is None:
         raise NotFound(f"flavor {name} is unknown: droveway flavor list shows the flavors")

@@ -1,4 +1,4 @@
-"""Nova's super conductors: those conductors whose services stand in the database of cell0."""
+"""Finds Nova's super conductors: the nova-conductor services that are listed in the database of cell0."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.nova.cell_hosts import Service
 
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
-"""The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
+"""The uuid of cell0, Nova's cell for servers that never got a host: nothing is ever moved from or to it."""
 
 _DOWN: Final = dt.timedelta(seconds=60)
-"""A service that nobody has seen for so long counts as down: Nova's default `service_down_time`."""
+"""A service that has not reported for this long counts as down: Nova's default `service_down_time`."""
 
 
 def up(database: Database) -> list[str]:
-    """Return the hosts on which one counts as up by Nova's rule; ``database`` is that of cell0."""
+    """Return the hosts on which a super conductor is up by Nova's rule; ``database`` is that of cell0."""
     with database.read() as session:
         seen = Service.last_seen_up > database_time(session) - _DOWN
         wanted = sa.select(Service.host).where(Service.binary == "nova-conductor", Service.deleted == 0, seen)

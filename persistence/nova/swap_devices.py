@@ -1,4 +1,4 @@
-"""The block device mapping of a server's swap disk, which follows its flavor."""
+"""Changes the block device mapping of a server's swap disk when its flavor changes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from droveway.persistence.times import utcnow
 
 
 def follow_flavor(session: orm.Session, server: str, old_mb: int, new_mb: int, *, back: bool) -> None:
-    """Appear, change or vanish as Nova's `_update_bdm_for_swap_to_finish_resize`; sizes in MiB; repeated: the same.
+    """Add, resize or soft-delete the swap disk's row for the new flavor's size; sizes are in MiB, 0 is no swap disk.
 
-    ``back`` undoes an earlier change: a row that vanished is the one that comes back, so that the server is as it was.
+    This is what Nova's `_update_bdm_for_swap_to_finish_resize` does.  ``back`` undoes an earlier change: the row that
+    was soft-deleted then becomes live again, instead of a new one, so that the server is as it was.  A repeated call
+    changes nothing.
     """
     row = servers.swap_disk(session, server)
     if not new_mb:
@@ -30,7 +32,7 @@ def follow_flavor(session: orm.Session, server: str, old_mb: int, new_mb: int, *
 
 
 def _revive(session: orm.Session, server: str, size_mb: int) -> bool:
-    """Bring the row of this size back that was deleted last; False when there is none."""
+    """Make the swap row of this size live again that was soft-deleted last; return False when there is none."""
     row = session.scalar(
         sa.select(BlockDeviceMapping)
         .where(
@@ -49,7 +51,7 @@ def _revive(session: orm.Session, server: str, size_mb: int) -> bool:
 
 
 def _blank(server: str, size_mb: int) -> BlockDeviceMapping:
-    """Nova's blank swap device; its name is given when the guest is defined and is not recorded."""
+    """Make the row of a swap disk as Nova does; it has no device name, which is given when the guest is defined."""
     return BlockDeviceMapping(
         instance_uuid=server,
         uuid=str(uuid.uuid4()),

@@ -1,9 +1,14 @@
-"""What the servers on a host use, recomputed from rows, never incremented, as Nova's resource tracker does.
+"""Computes what the servers on a host use, as Nova's resource tracker does (`_update_usage`).
 
-Follows Nova's resource tracker (`_update_usage`): a server counts where it lives with the flavor it has; a move that
-has not ended counts besides: its new flavor on the destination, its old one on the source, wherever the server itself
-is not.  A root disk that is a volume takes nothing of the host, of swap only whole GiB count, and what the host keeps
-for itself (`reserved_host_cpus`, `reserved_host_memory_mb`, `reserved_host_disk_mb`) counts as used.
+The sums are always computed anew from the rows.  These rules hold:
+
+* A server counts on the host where it lives, with its current flavor.
+* A server whose migration has not ended also counts on the other host: on the destination with its new flavor, on the
+  source with its old one.  When both are one host, it counts there with both flavors.
+* A root disk that is a volume uses no disk of the host.
+* Of a swap disk only whole GiB count.
+* What the host keeps for itself counts as used (`reserved_host_cpus`, `reserved_host_memory_mb`,
+  `reserved_host_disk_mb`).
 """
 
 from __future__ import annotations
@@ -56,7 +61,7 @@ _HELD: Final = (
         sa.and_(
             Migration.instance_uuid == Instance.uuid,
             Migration.deleted == 0,
-            # Of `in_` the statement would be written anew each time that it is carried out.
+            # One comparison for each status: SQLAlchemy would render the list of an `in_` anew at each execution.
             *(Migration.status != status for status in sorted(ENDED_MIGRATIONS)),
             sa.or_(Migration.migration_type == "resize", Migration.migration_type == "migration"),
         ),
@@ -70,7 +75,7 @@ _HELD: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Usage:
-    """vCPUs, memory in MiB and disk in GiB, with the number of servers that live there."""
+    """Holds a sum of vCPUs, memory in MiB and disk in GiB, and the number of servers that live on the host."""
 
     vcpus: int = 0
     memory_mb: int = 0
@@ -78,9 +83,9 @@ class Usage:
     servers: int = 0
 
     def plus(self, flavor: dict[str, Any], *, servers: int, from_volume: bool = False) -> Usage:
-        """This and one flavor (fields of Nova's Flavor object) more."""
+        """Return this usage with a flavor (the fields of Nova's Flavor object) and that many servers added."""
         root = 0 if from_volume else flavor["root_gb"]
-        # Nova adds the fraction to a column of integers, which drops it for each server.
+        # Nova adds a fraction of a GiB to an integer column, which drops the fraction of each server.
         swap = int(flavor.get("swap") or 0) // objects.MIB_PER_GIB
         return Usage(
             self.vcpus + flavor["vcpus"],
@@ -95,11 +100,11 @@ NOTHING: Final = Usage()
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """One server's part in the sum: where it lives, its flavors and its open move, if any."""
+    """Holds what one server adds to the sums: where it lives, its flavors, and its open migration if it has one."""
 
     host: str | None
     flavors: Mapping[str, dict[str, Any] | None]
-    """cur, old and new as fields of Nova's Flavor object."""
+    """``cur``, ``old`` and ``new`` → the fields of that Flavor object, or None."""
     source: str | None = None
     destination: str | None = None
     from_volume: bool = False
@@ -107,7 +112,7 @@ class Held:
 
 
 def usage_of(host: str, servers: Iterable[Held], reserved: Usage = NOTHING) -> Usage:
-    """What the host carries besides what it keeps for itself."""
+    """Return the usage of the host by these servers, with what the host keeps for itself (``reserved``) added."""
     total = reserved
     for held in servers:
         current = held.flavors["cur"]
@@ -120,7 +125,10 @@ def usage_of(host: str, servers: Iterable[Held], reserved: Usage = NOTHING) -> U
 
 
 def _besides(host: str, held: Held) -> dict[str, Any] | None:
-    """The flavor that an open move holds on the host besides the one the server itself counts with."""
+    """Return the flavor that the server's open migration adds on the host; None when it adds nothing there.
+
+    When both ends are this host, it is the flavor of the two that the server itself does not count with.
+    """
     if held.source is None or host not in (held.source, held.destination):
         return None
     if held.source == held.destination:
@@ -132,9 +140,9 @@ def _besides(host: str, held: Held) -> dict[str, Any] | None:
 
 
 def recompute(session: orm.Session, *hosts: str | None, reserved: Mapping[str, Usage] | None = None) -> None:
-    """Write what these hosts of the cell use into their compute_nodes rows; others' rows are left alone.
+    """Compute the usage of these hosts of the cell, and write it into their rows of `compute_nodes`.
 
-    ``reserved``: what each host keeps for itself.
+    None and empty names are skipped.  ``reserved`` is what each host keeps for itself, by its name.
     """
     session.flush()
     connection = session.connection()
@@ -145,7 +153,7 @@ def recompute(session: orm.Session, *hosts: str | None, reserved: Mapping[str, U
 
 
 def reserved_of(inventories: Mapping[str, Mapping[str, Any]]) -> Usage:
-    """What a host keeps for itself, as its nova-compute told Placement: ``reserved`` of the host's own inventories."""
+    """Return what a host keeps for itself: the ``reserved`` in the inventories that its nova-compute gave Placement."""
     vcpus, memory_mb, disk_gb = (
         int(inventories.get(name, {}).get("reserved") or 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")
     )
@@ -166,7 +174,7 @@ def _store(connection: sa.Connection, node: sa.Row[Any], usage: Usage) -> None:
 
 
 def _held(connection: sa.Connection, host: str) -> list[Held]:
-    """Every server that lives on the host or has an open move from or to it."""
+    """Read all servers that live on the host, or have an open migration from or to it."""
     return [
         Held(home, _flavor_fields(flavor), source, destination, bool(from_volume))
         for home, flavor, source, destination, from_volume in connection.execute(_HELD, {"host": host})
@@ -175,6 +183,6 @@ def _held(connection: sa.Connection, host: str) -> list[Held]:
 
 @functools.lru_cache(maxsize=512)
 def _flavor_fields(text: str | None) -> Mapping[str, dict[str, Any] | None]:
-    # Most servers of a host have one of a few flavors, and each sum decodes those of all.
+    # Cached: most servers of a host have one of a few flavors, and each sum needs those of all its servers.
     stored = objects.decode(text or "{}")
     return {slot: objects.flavor_data(stored[slot]) if stored.get(slot) else None for slot in ("cur", "old", "new")}

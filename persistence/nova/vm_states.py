@@ -1,6 +1,6 @@
-"""What Nova's state columns of a server may hold, and how the API shows it.
+"""The values of Nova's state columns of a server, and the status that the API shows for them.
 
-The values are plain strings, because they are what stands in the database.
+They are plain strings and numbers, as the database has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class VmState:
 
 
 class TaskState:
-    """Values of `instances.task_state` that a move or a delete writes; NULL means that nothing is under way."""
+    """Values of `instances.task_state` that a move or a delete writes; NULL means that no operation is under way."""
 
     RESIZE_PREP: Final = "resize_prep"
     RESIZE_MIGRATING: Final = "resize_migrating"
@@ -71,7 +71,7 @@ MOVABLE: Final = frozenset({VmState.ACTIVE, VmState.STOPPED})
 RESIZING: Final = frozenset(
     {TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATING, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH},
 )
-"""The task_states of a forward flow."""
+"""The task_states of a server whose resize or cold migration runs."""
 
 ENDED_MIGRATIONS: Final = frozenset({"confirmed", "reverted", "error", "failed", "completed", "cancelled", "done"})
 """The migration statuses that Nova no longer counts as in progress; `finished` and `confirming` are in progress."""
@@ -79,7 +79,7 @@ ENDED_MIGRATIONS: Final = frozenset({"confirmed", "reverted", "error", "failed",
 ENDING_MIGRATIONS: Final = frozenset(
     {MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}
 )
-"""What a migration says once a confirm or revert has begun, here or by Nova: all of the forward flow is done."""
+"""The migration statuses once Droveway or Nova has begun a confirm or revert: the whole forward flow is done then."""
 
 _API_STATUS: Final = {
     VmState.ACTIVE: "ACTIVE",
@@ -98,7 +98,7 @@ _API_STATUS: Final = {
 
 
 def api_status(vm_state: str | None, task_state: str | None) -> str:
-    """Return the status that Nova's API shows for a server, UNKNOWN for a vm_state that it does not know."""
+    """Return the status that Nova's API shows for a server; UNKNOWN when the vm_state is unknown."""
     if vm_state in MOVABLE and task_state in RESIZING:
         return "RESIZE"
     if vm_state == VmState.RESIZED and task_state == TaskState.RESIZE_REVERTING:

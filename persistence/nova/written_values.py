@@ -1,6 +1,6 @@
-"""Each kind of value that users write at a server: where it stands in a copy, and how another one takes it.
+"""The kinds of values of a server that users can change: where a copy has them, and how another copy takes them over.
 
-Rows go as Nova removes them: soft-deleted, but for tags.
+Rows that users removed are soft-deleted in the other copy, as Nova does it; only tags are deleted for good.
 """
 
 from __future__ import annotations
@@ -33,27 +33,35 @@ _COLUMNS: Final = {
     "lock": ("locked", "locked_by"),
 }
 _OF_VOLUME: Final = ("volume_id", "volume_size", "volume_type", "source_type", "snapshot_id")
-"""What a swap changes beside the attachment, which is its host's."""
+"""The columns that Nova changes when a volume is swapped for another one.
+
+The attachment changes too, but it is not carried over: it belongs to the host on which the volume is attached.
+"""
 _NO_ATTACHMENT: Final = {"attachment_id": None, "connection_info": None}
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Change:
-    """One value of the target's copy; its rows may hold secrets.  None where a copy has none."""
+    """Holds a change of one value in the target's copy; its rows may hold secrets."""
 
     kind: str
     name: str
     old: Row | None
+    """The target's row at the comparison; None when it has no such value."""
     new: Row | None
+    """The source's row; None when the value is to be removed from the target."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """How a kind of values stands in a copy."""
+    """Holds the functions that handle one kind of values."""
 
     rows: Callable[[Copy], dict[str, Row]]
+    """Returns name → row for all values of this kind in a copy."""
     value: Callable[[Row], Any]
+    """Returns what is compared of such a row."""
     write: Callable[[orm.Session, str, Change], None]
+    """Writes a change of a server's value, unless the value has changed since the comparison."""
 
 
 def _server_rows(copy: Copy) -> dict[str, Row]:
@@ -106,7 +114,8 @@ def _write_volume(session: orm.Session, server: str, change: Change) -> None:
     model = BlockDeviceMapping
     mine = (model.instance_uuid == server, model.uuid == change.name, model.deleted == 0)
     if change.old is None:
-        # The key leaves `deleted` out: a row that was detached and is attached again stands in its own way.
+        # The unique key does not include `deleted`: a soft-deleted row of a volume that was detached would prevent the
+        # insert when the volume is attached again.
         session.execute(
             sa.delete(model).where(model.instance_uuid == server, model.uuid == change.name, model.deleted != 0)
         )
@@ -122,7 +131,7 @@ def _write_volume(session: orm.Session, server: str, change: Change) -> None:
 
 def _write_deletion(session: orm.Session, server: str, change: Change) -> None:
     model = BlockDeviceMapping
-    # A volume that comes or goes does so with its flag.
+    # A volume that is added or removed is written as a whole row, which includes its flag.
     if change.old is not None and change.new is not None:
         old = change.old["delete_on_termination"]
         session.execute(
@@ -174,7 +183,7 @@ def _write_port(session: orm.Session, server: str, change: Change) -> None:
 
 
 def _add(session: orm.Session, model: Any, mine: Iterable[sa.ColumnElement[bool]], row: Row | None) -> None:
-    """Insert the row of the other copy, unless there is one."""
+    """Insert the other copy's row, unless there is one already."""
     if row is not None and not session.scalar(sa.select(sa.exists().where(*mine))):
         session.execute(sa.insert(model).values({name: value for name, value in row.items() if name != "id"}))
 
@@ -196,4 +205,4 @@ KINDS: Final = {
     "interface": Kind(_rows_by("virtual_interfaces", "uuid"), _presence, _write_interface),
     "port": Kind(_port_rows, _presence, _write_port),
 }
-"""In the order of the writes: a volume comes before its flag changes."""
+"""Name → kind, in the order in which changes are written: a volume is added before its flag is changed."""
