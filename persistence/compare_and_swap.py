@@ -16,7 +16,7 @@ from droveway.persistence.times import utcnow
 
 @dataclasses.dataclass(frozen=True)
 class OneOf:
-    """Several old values, any of which a column may have before it is changed."""
+    """Holds several old values, any of which a column may have before it is changed."""
 
     values: tuple[Any, ...]
 
@@ -26,7 +26,7 @@ class OneOf:
 
 @dataclasses.dataclass
 class Columns:
-    """Hold some columns of one row: a step of a move reads these more cheaply than the whole row.
+    """Holds some columns of one row: a step of a move reads these more cheaply than the whole row.
 
     A subclass sets ``model`` to the table's model and has one field for each column, with the column's name.  Its
     instances are plain data: the SQLAlchemy session does not track them.

@@ -67,7 +67,7 @@ def _move(session: orm.Session, move: Move) -> Iterator[Broken]:
     if move.active_server != move.server:
         yield Broken(subject, f"it is {state}, and does not hold its server", _RESTORE)
     if state is State.NEEDS_OPERATOR and move.parked_from is None:
-        yield Broken(subject, "it needs an operator, and nobody wrote where it came from", _RESTORE)
+        yield Broken(subject, "it needs an operator, and the state before that is not recorded", _RESTORE)
     if move.flow_uuid is None:
         if state not in _AT_REST:
             yield Broken(subject, f"it is {state}, and has no flow to run", _RESTORE)

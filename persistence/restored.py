@@ -39,8 +39,8 @@ class Standing(NamedTuple):
     counts: Mapping[str, int]
     """Phrase → count.
 
-    The phrase goes into the error when the count is too low.  Its first ``{}`` takes the database's own count, its
-    second one who saw a higher count, and that count.
+    The phrase goes into the error when the count is too low, with its two ``{}`` filled: the first one with the count
+    that the database has, the second one with who saw a higher count and that count.
     """
 
 

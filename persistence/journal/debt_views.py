@@ -47,7 +47,7 @@ class DebtView:
     after: str
     """The host that must report a whole copy of the server's disks before the debt is settled.
 
-    To settle the debt may delete another copy.  Empty when no other host is asked.
+    Settling it may delete another copy.  Empty when no other host is asked.
     """
     created: dt.datetime
     due: dt.datetime
@@ -72,7 +72,7 @@ class DebtView:
 def listing(
     journal: Database, *, host: str | None = None, move: str | None = None, ended: bool = False
 ) -> list[DebtView]:
-    """Return debts in the order in which they were made; with ``ended`` also those that are settled, off or void."""
+    """Return debts in the order in which they were made; with ``ended`` also those that are no longer owed."""
     query = sa.select(_DEBTS, _MOVES.c.server, _MOVES.c.server_name).join(_MOVES, _MOVES.c.id == _DEBTS.c.move_id)
     if host is not None:
         query = query.where(_DEBTS.c.host == host)

@@ -185,7 +185,7 @@ def end_void(session: orm.Session, debt: Debt, why: str) -> None:
 
 
 def keep(session: orm.Session, *, move_id: str, host: str, seconds: int, details: dict[str, Any]) -> None:
-    """Record that the host keeps the move's source for ``seconds`` from now; a repeated call changes no date."""
+    """Record that the host keeps the move's source for ``seconds`` from now; a repeated call keeps the first date."""
     if kept(session, move_id) is None:
         now = database_time(session)
         until = now + dt.timedelta(seconds=seconds)
@@ -207,7 +207,7 @@ def end_keeping(session: orm.Session, move_id: str) -> Debt | None:
 
 
 def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> bool:
-    """Tell whether the host, or any host or cell when it is None, owes something for the move that has no date."""
+    """Tell whether something without a date is owed for the move: by this host, or by anybody when ``host`` is None."""
     unsettled = _OUTSTANDING if host is None else _OUTSTANDING_OF_HOST
     return session.scalar(unsettled, {"move": move_id, "host": host}) is not None
 

@@ -27,7 +27,7 @@ _OVER: Final = (
     sa.select(*Freeze.__table__.c).join(Move, _COVERS).where(Move.id == sa.bindparam("move")).order_by(Freeze.at)
 )
 FROZEN: Final = sa.select(Freeze.scope).where(_COVERS).correlate(Move).exists()
-"""The condition that a freeze covers a move; for statements that select from `Move`, with whose row it is compared."""
+"""The condition that a freeze covers the move; it is for statements that select from `Move`."""
 
 _HOSTS: Final = sa.select(Freeze).where(Freeze.scope == "host")
 

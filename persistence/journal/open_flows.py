@@ -103,20 +103,20 @@ def queued(connection: Executor, flows: Collection[str]) -> Sequence[sa.Row[Any]
     return connection.execute(_OFFERED, {"flows": [*flows]}).all() if flows else []
 
 
-def oldest(connection: Executor, beside: Collection[str]) -> Sequence[sa.Row[Any]]:
-    """Return the oldest move in line whose flow is not among ``beside``: a list of one row, or of none."""
-    return connection.execute(_OLDEST, {"flows": [*beside], "most": 1}).all()
+def oldest(connection: Executor, leaving_out: Collection[str]) -> Sequence[sa.Row[Any]]:
+    """Return the oldest move in line whose flow is not among ``leaving_out``: a list of one row, or of none."""
+    return connection.execute(_OLDEST, {"flows": [*leaving_out], "most": 1}).all()
 
 
 def next_ones(
-    connection: Executor, beside: Collection[str], *, hosts: Collection[str], cells: Collection[str], most: int
+    connection: Executor, leaving_out: Collection[str], *, hosts: Collection[str], cells: Collection[str], most: int
 ) -> Sequence[sa.Row[Any]]:
     """Return at most ``most`` moves in line, oldest first, for which the limits leave room.
 
-    A move is left out when its flow is among ``beside``, when its source is in one of the ``cells`` or on one of the
-    ``hosts``, or when the destination that was asked for is one of the ``hosts``.
+    A move is left out when its flow is among ``leaving_out``, when its source is in one of the ``cells`` or on one of
+    the ``hosts``, or when the destination that was asked for is one of the ``hosts``.
     """
-    given = {"flows": [*beside], "hosts": [*hosts], "cells": [*cells], "most": most}
+    given = {"flows": [*leaving_out], "hosts": [*hosts], "cells": [*cells], "most": most}
     return connection.execute(_ROOM_FOR, given).all()
 
 

@@ -53,7 +53,7 @@ class Hold:
     def require(self) -> None:
         """Raise `Held` when the database may have ended the transaction; to be called right before each effect."""
         if time.monotonic() >= self._ends:
-            raise Held(f"to look again took longer than {HOLDS_FOR:g} s: try again when the services are quicker")
+            raise Held(f"the last check took longer than {HOLDS_FOR:g} s: try again when the services answer faster")
 
 
 @contextlib.contextmanager

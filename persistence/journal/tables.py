@@ -89,9 +89,9 @@ class Move(JournalBase):
     storage: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
     """How the disks get to the destination: copy, shared, same-host or volume."""
     transfer_asked: orm.Mapped[str] = orm.mapped_column(sa.String(16), default="auto")
-    """The way that was asked for by which disks go into another cell: see `droveway.persistence.journal.transfers`."""
+    """How the operator wants the disks to go into another cell: see `droveway.persistence.journal.transfers`."""
     transfer: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
-    """The way that the disks go, direct or image; NULL within a cell, and when no disks are copied."""
+    """How the disks do go there, direct or image; NULL within a cell, and when no disks are copied."""
     keep_image: orm.Mapped[bool] = orm.mapped_column(default=False)
     """Whether each disk is uploaded as an image, which is kept until the end of the move."""
     before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json, deferred=True)
@@ -103,7 +103,7 @@ class Move(JournalBase):
     progress_kept: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
     """Bytes of `progress_done` that an earlier, interrupted run of the step had done."""
     progress_seconds: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
-    """Seconds, by the host's clock, that the present run took for the others: `progress_done` - `progress_kept`."""
+    """Seconds, by the host's clock, that the present run took for its own part, `progress_done` - `progress_kept`."""
     progress_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment, index=True)
     updated_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)

@@ -168,7 +168,7 @@ def test_a_journal_that_was_used_breaks_no_invariant(rig: Rig) -> None:
         (sa.update(Move).where(Move.server == "s2").values(flow_uuid=None), "has no flow to run"),
         (sa.update(Move).where(Move.server == "s2").values(flow_uuid="none"), "the flow that it is to run is missing"),
         (sa.update(MoveFlow).where(MoveFlow.ended_at.is_(None)).values(ended_at=sa.func.now()), "or has ended"),
-        (sa.update(Move).where(Move.server == "s2").values(state="needs-operator"), "nobody wrote where it came from"),
+        (sa.update(Move).where(Move.server == "s2").values(state="needs-operator"), "the state before that is not"),
         (sa.update(Counter).where(Counter.name == "epoch").values(value=0), "the journal has counted to 0 only"),
     ],
 )
