@@ -1,7 +1,8 @@
-"""What hosts may still hold of a move whose end Nova has written: its guest, its copy, what it set aside, its manifest.
+"""Clears what hosts may still hold of a move that Nova has ended: guest, copy of the disks, disks set aside, manifest.
 
-The server is Nova's again, and may have been moved, stopped or resized since.  So only what is marked with this move
-goes, on a host that is not the server's, and of two copies only the one beside which the other was shown.
+The server is Nova's again, and may have been moved, stopped or resized since.  So a host removes only what has this
+move's mark, and only where the server does not live.  Of two copies of the disks one is deleted only after the other
+host has shown its own.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def forget_manifest(ctx: Context) -> dict[str, Any]:
 def discard_left_copy(ctx: Context) -> dict[str, Any]:
     """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks.
 
-    One that is declared down cannot: the copy is kept under a name of its own, and goes once that host is back.
+    A source that is declared down shows nothing: the copy is then renamed, and deleted once that host is back.
     """
     host = ctx.destination.host
     if lives_on(ctx, host):
@@ -123,7 +124,7 @@ def _is_proved(ctx: Context) -> bool:
 
 
 def _guest_state(ctx: Context, host: str) -> GuestState | None:
-    """What the host holds; None while it does not say."""
+    """Ask the host what it holds of the server; None where it does not answer."""
     try:
         return describe(ctx, host, part=f"look-{host}")
     except StepError:
@@ -139,7 +140,10 @@ def _clear(
     *,
     part: str = "clear",
 ) -> dict[str, Any]:
-    """Have the host carry it out; what is away owes it, and what it refuses is left and named."""
+    """Have the host carry the action out; a host that is away owes it.
+
+    What the host refuses to do stays undone, and the result names it.
+    """
     try:
         ctx.command(host, action, details, deadline=DEADLINE, direction=direction, part=part)
     except StepError as error:

@@ -1,4 +1,4 @@
-"""What the host steps share: the command to one worker, and what its details are made of."""
+"""Holds what the host steps share: the command to one worker, and what its details are made of."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ from droveway.wire.commands import CheckDestination, GuestState, NoDetails
 from droveway.wire.values import SWAP
 
 STORAGE_AWAY: Final = "storage-away"
-"""The code of an undo for which the instances directory is not the one that its step worked in."""
+"""The code of an undo that finds another instances directory than the one in which its step worked."""
 
 ADOPTED: Final = "adopt"
-"""The history's row of a move that was unfinished when the journal was adopted as it is."""
+"""The step name of the row in the history that says that the journal was adopted in the middle of the move."""
 
 
 OWED: Final = {"owed": True}
-"""The result of a step whose host is declared down and owes it."""
+"""The result of a step that its host, which is declared down, owes."""
 
 
 class HostStep(Step):
-    """A step whose ``action`` one worker carries out; `details` builds what it needs to know."""
+    """Has one worker carry out an ``action``; `details` makes what the worker needs to know."""
 
     leaves = NOTHING
     action: ClassVar[str] = ""
     owed_when_down: ClassVar[bool] = False
-    """Whether the flow goes on without a host that is declared down, which then owes the action."""
+    """Whether the flow goes on without a host that is declared down; the host then owes the action."""
 
     def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - most actions need to know something
-        """The action's details, the same for both directions unless `undo_details` says otherwise."""
+        """Make the action's details; `undo_details` makes the same unless a step has its own."""
         return NoDetails()
 
     def undo_details(self, ctx: Context) -> msgspec.Struct:
-        """The details of the undo."""
+        """Make the details of the undo."""
         return self.details(ctx)
 
     def host(self, ctx: Context) -> str:
-        """The host whose worker is asked."""
+        """Name the host whose worker is asked."""
         if self.where is Where.RETURN:
             return ctx.return_host
         return ctx.move.source_host if self.where is Where.SOURCE else ctx.destination.host
@@ -59,7 +59,10 @@ class HostStep(Step):
         return self.command_or_owe(ctx, self.details(ctx))
 
     def command_or_owe(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
-        """The worker's answer, or that its host owes it: nothing waits for one that is declared down."""
+        """Command the worker and return its answer.
+
+        Where the host is declared down and the step may be owed, record the debt and return `OWED`.
+        """
         try:
             return self.command(ctx, details)
         except StepError as error:
@@ -69,11 +72,11 @@ class HostStep(Step):
         return dict(OWED)
 
     def undo(self, ctx: Context) -> None:
-        """Command the worker to undo the action.
+        """Command the worker to undo the action, or record that the host owes the undo.
 
-        A destination that is away, and on which no guest ran, owes it; so does one whose own instances directory is
-        away, since what it undoes lies there.  Each host that is declared down owes it, unless it owed the action
-        itself and so never carried it out.
+        A host that is declared down always owes it.  A destination that is away owes it if no guest was ever started
+        there, and so does one whose own instances directory is away.  Nothing is owed where the host owed the action
+        itself, and so never carried it out.
         """
         details, host = self.undo_details(ctx), self.host(ctx)
         owed = self.owed_when_down and ctx.run.void(ctx.step, host=host)
@@ -92,9 +95,9 @@ class HostStep(Step):
             self.owe(ctx, self.owed_undo(ctx))
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Take away what the destination got; one that is away owes it.  What the source has is left to Nova.
+        """Undo the action on the destination only; a destination that is away owes the undo.
 
-        Nova may have brought the server to the very destination: then nothing of it is touched there either.
+        What the source has is left to Nova.  So is what the destination has, where Nova evacuated the server to it.
         """
         if self.where is not Where.DESTINATION or lives_on(ctx, self.host(ctx)):
             return
@@ -106,32 +109,32 @@ class HostStep(Step):
             self.owe(ctx, self.owed_undo(ctx))
 
     def owed_undo(self, ctx: Context) -> msgspec.Struct:
-        """The details of the undo that a host owes."""
+        """Make the details of an undo that a host owes."""
         return self.undo_details(ctx)
 
     def owe(self, ctx: Context, details: msgspec.Struct, *, after: str = "") -> None:
-        """Record that the host owes this direction of the action, once ``after`` has shown its copy."""
+        """Record that the host owes the action in this direction, to be paid once host ``after`` has shown its copy."""
         ctx.owe(self.host(ctx), self.action_name(), details, deadline=self.deadline, after=after)
 
     def command(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
-        """One command in the step's own direction."""
+        """Send one command in the step's own direction and return the answer."""
         return ctx.command(self.host(ctx), self.action_name(), details, deadline=self.deadline)
 
     @classmethod
     def action_name(cls) -> str:
-        """Step and action mostly have one name."""
+        """Name the action: ``action``, or the step's own name where that is empty."""
         return cls.action or cls.step_name()
 
 
 def has_disks(ctx: Context) -> bool:
-    """Whether the server has a disk on its host, not on a volume, that holds anything of its own."""
+    """Tell whether the server has a disk on its host that holds data: swap and volumes do not count."""
     return any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
 
 
 def never_started(ctx: Context) -> bool:
-    """Whether the flow never came to starting the guest on this alternate: so nobody can have started it.
+    """Tell whether the flow has never asked for a start of the guest on this alternate.
 
-    In a journal that was adopted as it is, what is not there proves nothing of the moves that were under way.
+    False where the journal was adopted in the middle of the move: it may lack the start.
     """
     record = kinds.of(ctx.run.kind)
     if not (record.carries is Carries.TO_DESTINATION or record.elsewhere) or ctx.same_host:
@@ -144,45 +147,45 @@ def never_started(ctx: Context) -> bool:
 
 
 def describe(ctx: Context, host: str, *, part: str) -> GuestState:
-    """What a host really holds of the server now."""
+    """Ask a host what it holds of the server now."""
     return msgspec.convert(query_host(ctx, host, "describe_guest", part=part), type=GuestState)
 
 
 def query_host(
     ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None
 ) -> dict[str, Any]:
-    """Ask the host something that it answers anew each time: what it said to an earlier asking proves nothing now."""
+    """Ask the host so that it answers anew each time, where an earlier answer proves nothing."""
     anew = f"{part}-{secrets.token_hex(4)}"
     return ctx.command(host, action, details or NoDetails(), direction="execute", part=anew)
 
 
 def probe_name(ctx: Context) -> str:
-    """The storage probe of one attempt."""
+    """Name the file that is the storage probe of this alternate."""
     return f".droveway-probe-{ctx.move.id}-{ctx.destination.attempt}"
 
 
 def forget_probe(ctx: Context, host: str) -> None:
-    """Have the host remove the storage probe of this attempt, and what was left unfinished there."""
+    """Have the host remove the storage probe of this alternate, and leftovers of an unfinished copy."""
     check = CheckDestination(definition="", vcpus=0, memory_mb=0, disk_bytes=0, probe=probe_name(ctx))
     ctx.command(host, "check_destination", check, direction="revert", part="probe")
 
 
 def old_flavor(ctx: Context) -> dict[str, Any]:
-    """The fields of the flavor that the server had before its move."""
+    """Return the fields of the flavor that the server had before its move."""
     fields: dict[str, Any] = objects.flavor_data(before(ctx.move).old_flavor)
     return fields
 
 
 def new_flavor(ctx: Context) -> dict[str, Any]:
-    """The fields of the flavor that the server gets."""
+    """Return the fields of the flavor that the server gets."""
     fields: dict[str, Any] = objects.flavor_data(before(ctx.move).new_flavor)
     return fields
 
 
 def same_directory(ctx: Context) -> bool:
-    """Whether both hosts keep their servers in one directory, as the forward flow found out.
+    """Tell whether both hosts keep their servers in one directory, as the forward flow found out.
 
-    The host in the place of a dead source has its copy from images, in a directory of its own.
+    False for a host in the place of a dead source: its directory is never that of the destination.
     """
     if kinds.of(ctx.run.kind).elsewhere:
         return False

@@ -1,4 +1,4 @@
-"""The host steps that end a move: they look at both copies, and the one that is needed no more goes."""
+"""Defines the host steps of a confirm: they compare both copies of the disks, and the source's is deleted or kept."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from droveway.printable import SHORT
 from droveway.wire import commands
 
 _LET_GO: Final = frozenset({"foreign", "damaged"})
-"""What a destination answers whose copy, or whose guest, no longer bears the move's mark."""
+"""The codes with which a destination answers when its copy or guest no longer has the move's mark."""
 
 
 def _kept(ctx: Context) -> dict[str, Any] | None:
-    """What the destination holds, where a journal that was put back does not know that its mark has ended.
+    """Return the guest's state on the destination where `keep_copy` has taken the move's mark off before.
 
-    Then the source has nothing set aside any more, and this is the server's own.
+    A journal that was put back does not know that.  It is so where the source has nothing set aside any more and the
+    destination has the whole disks and an unmarked guest; else returns None.
     """
     if ctx.same_host or not overtaken.was_adopted(ctx.run):
         return None
@@ -38,7 +39,7 @@ def _kept(ctx: Context) -> dict[str, Any] | None:
 
 
 class CheckDestinationCopy(HostStep):
-    """Confirm's look at the destination: the guest as recorded, its disks whole, unless the server is gone."""
+    """Confirm: checks that the destination has the guest as recorded, and its disks whole."""
 
     action = "check_copy"
     where = Where.DESTINATION
@@ -47,9 +48,11 @@ class CheckDestinationCopy(HostStep):
     gives = "destination_guest"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile, nor of one that is to be, on a dead host.
+        """Have the destination check its copy and return the guest's state.
 
-        With both hosts declared down nothing can be compared: the source keeps its copy until both are back.
+        Nothing is checked for a server that was deleted meanwhile: nobody needs its disks.  A destination that is
+        declared down is not waited for where the server is to be deleted, or the source is declared down too.  In the
+        latter case the source keeps its copy until both hosts are back.
         """
         if is_deleted(ctx):
             return {"running": False, **GONE}
@@ -64,20 +67,20 @@ class CheckDestinationCopy(HostStep):
             return {"running": False, "declared_down": self.host(ctx)}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Whether the copy is whole decides over what the source may still hold."""
+        """Record whether the destination's copy is whole: only then is what the source still holds deleted."""
         try:
             return outcome.noted(**(self.perform(ctx) or {}), proved=True)
         except StepError as error:
             return outcome.noted(running=False, proved=False, why=error.message)
 
     def details(self, ctx: Context) -> commands.CheckCopy:
-        """What the guest must have."""
+        """Name the vCPUs and the memory that the guest must have."""
         flavor = new_flavor(ctx)
         return commands.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
 
 
 class CheckSource(HostStep):
-    """The source has to be reachable, and what was set aside there to be this move's and complete."""
+    """Checks that the source answers, and that what was set aside there is this move's and complete."""
 
     action = "check_set_aside"
     where = Where.SOURCE
@@ -85,12 +88,13 @@ class CheckSource(HostStep):
     no_undo = "it only reads"
     gives = "source_check"
     may_be_missing: ClassVar[bool] = True
-    """Whether the flow goes on that finds nothing set aside there: a host that was installed anew has nothing."""
+    """Whether the flow goes on where nothing is set aside: a host that was installed anew has nothing."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile; a host declared down has them discarded later.
+        """Have the source check what it set aside.
 
-        The server runs on the other host, whose copy was proved whole.
+        Nothing is checked for a server that was deleted meanwhile.  A confirm also goes on where the source is declared
+        down, and discards its disks later: the server runs on the other host, whose copy was proved whole.
         """
         if is_deleted(ctx):
             return dict(GONE)
@@ -101,16 +105,16 @@ class CheckSource(HostStep):
                 return {"declared_down": self.host(ctx)}
             if error.error_code != "missing" or not self.may_be_missing:
                 raise
-            # What comes next only deletes there, and has nothing to do.
+            # The next steps would only delete on that host, and find nothing to delete.
             return {"missing": error.message}
 
     def may_do_without(self, ctx: Context) -> bool:  # noqa: ARG002 - a confirm always may
-        """Whether the flow goes on when that host is declared down."""
+        """Tell whether the flow goes on when that host is declared down."""
         return True
 
 
 class DiscardSource(HostStep):
-    """Confirm's point of no return: the source's copy goes."""
+    """Deletes the source's copy, or keeps it for a time: the point of no return of a confirm."""
 
     destroys = True
     where = Where.SOURCE
@@ -119,10 +123,12 @@ class DiscardSource(HostStep):
     no_undo = "the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The destination shows its copy first, each time: from here on that is the server's only one.
+        """Delete the source's copy once the destination has shown its own, which is then the server's only one.
 
-        One that is declared down cannot, so that the source's is kept, and owed where the source is declared down too.
-        What is kept for a time is owed from then on: the host purges it when its time is over.
+        A destination that is declared down shows nothing: the step fails, and the source's copy stays.  Where the
+        source may have been asked already, or is declared down too, the source owes the deletion instead.  It is paid
+        once the destination has shown its copy.  A copy that is kept for a time (``--keep-source``) is recorded as a
+        debt with a date, at which the host purges it.
         """
         if not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx)):
             begun = ctx.run.may_have_begun(ctx.step)
@@ -168,13 +174,14 @@ class DiscardSource(HostStep):
             ) from None
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Nova deletes it too; what is there all the same goes once the destination has shown its copy."""
+        """Delete what Nova's confirm has left of the source's copy, once the destination has shown its own."""
         return clearing.discard_left_source(ctx)
 
     def details(self, ctx: Context) -> commands.DiscardSource:
-        """On another host the guest's old definition goes too.
+        """Say whether to remove the guest's old definition too, and whether to keep the disks for a time.
 
-        Nothing is kept of a server that is deleted, nor of one without a disk of its own.
+        The definition is removed where source and destination are two hosts.  Nothing is kept of a server that is
+        deleted, nor of one without a disk on its host.
         """
         deleted = ctx.move.delete_requested or is_deleted(ctx)
         keep = ctx.move.keep_seconds > 0 and not deleted and has_disks(ctx)

@@ -1,4 +1,4 @@
-"""The step that copies the server's disks, and its undo, which deletes no copy that may be the only one."""
+"""Defines the step that copies the server's disks; its undo deletes no copy that may be the only one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from droveway.persistence.journal.debts import RENAME
 from droveway.wire import commands
 
 NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
-"""What a host answers that does not hold the server's disks, or not as they were."""
+"""The codes with which a host answers when it does not have the server's disks, or not as they were."""
 DEADLINE: Final = 24 * 3600.0
-"""Seconds that copying a server's disks may take."""
+"""How many seconds the copy of a server's disks may take."""
 
 
 class CopyDisks(HostStep):
-    """The destination makes its own verified copy."""
+    """Has the destination make its own verified copy of the disks."""
 
     where = Where.DESTINATION
     deadline = DEADLINE
@@ -33,12 +33,12 @@ class CopyDisks(HostStep):
     extra_actions: ClassVar[tuple[str, ...]] = (RENAME,)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source offers its disks to exactly this destination while the copy lasts."""
+        """Copy the disks; the source offers them to this destination alone, while the copy lasts."""
         details = self.details(ctx)
         pull = self.pulls(ctx)
         if pull:
-            # Where to fetch them the source says itself: its registration may be away for a moment.  One that is
-            # declared down says nothing: the copy is whole by then, or fails.
+            # The source itself says where to fetch them, since its registration may be away for a moment.  A source
+            # that is declared down says nothing: then the destination has the whole copy already, or the step fails.
             details = msgspec.structs.replace(details, address=self._offer(ctx, "execute").get("address", ""))
         copied = self.command(ctx, details)
         if pull:
@@ -46,10 +46,10 @@ class CopyDisks(HostStep):
         return copied
 
     def undo(self, ctx: Context) -> None:
-        """Withdraw the offer, delete the copy, once the source has shown the disks that it was made of.
+        """Delete the copy once the source has shown the disks that it was made of, and withdraw the offer.
 
-        A journal that was put back from an older copy may undo a move that was confirmed since: then the source has
-        nothing any more, and this copy is the server's only one.  Nobody needs the disks of a deleted server.
+        Where the journal was put back, the move may have been confirmed since.  Then the source has nothing any more,
+        and this copy is the server's only one.  The copy of a deleted server is deleted without a look at the source.
         """
         if not is_deleted(ctx):
             try:
@@ -58,7 +58,7 @@ class CopyDisks(HostStep):
                 if error.error_code != DECLARED_DOWN:
                     raise
                 if ctx.result is not None:
-                    # Nobody knows what the source still has: what was proved whole here may be all that there is.
+                    # Nobody knows what the source still has, and this copy was proved whole: it may be the only one.
                     kept_copies.rename(ctx, self.host(ctx))
                     self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
                     return
@@ -67,9 +67,9 @@ class CopyDisks(HostStep):
             self._offer(ctx, "revert")
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete the copy once the source has shown what it was made of; else it is kept, and owed.
+        """Delete the copy once the source has shown what it was made of; else rename it and let its deletion be owed.
 
-        In one directory Nova may have started the server from it, so that it stays there.
+        In a directory that both hosts share the copy stays: Nova may have started the server from it.
         """
         if same_directory(ctx) or lives_on(ctx, self.host(ctx)):
             return
@@ -88,12 +88,12 @@ class CopyDisks(HostStep):
             self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """The storage probe, which the check of the destination wrote anew, goes as it does after a copy."""
+        """Remove the storage probe, which the destination's check wrote again; else `perform` would remove it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 
     def details(self, ctx: Context) -> commands.CopyDisks:
-        """From whom, and how."""
+        """Name the source, and how the destination gets the disks from it."""
         return commands.CopyDisks(
             variant="local" if same_directory(ctx) else "pull",
             source=ctx.move.source_host,
@@ -102,7 +102,7 @@ class CopyDisks(HostStep):
         )
 
     def pulls(self, ctx: Context) -> bool:
-        """Whether the source offers its disks to the destination."""
+        """Tell whether the destination fetches the disks from the source's worker."""
         return self.details(ctx).variant == "pull"
 
     def _require_source(self, ctx: Context) -> None:
@@ -113,7 +113,7 @@ class CopyDisks(HostStep):
             )
         except StepError as error:
             if error.error_code == "source-changed" and ctx.result is None:
-                # The copy was never proved, so that what the source has is all that there is.
+                # The copy was never proved whole, so what the source has is all that there is, and the copy may go.
                 return
             if error.error_code == "missing" and overtaken.are_in_use_again(ctx):
                 return
@@ -127,7 +127,10 @@ class CopyDisks(HostStep):
             ) from None
 
     def _offer(self, ctx: Context, direction: Any) -> dict[str, Any]:
-        """The source's answer; nothing of one that is declared down: an offer ends with what was set aside."""
+        """Make or withdraw the source's offer of its disks and return its answer.
+
+        A source that is declared down is not asked: its offer ends when the disks that it set aside are deleted.
+        """
         try:
             return ctx.command(
                 ctx.move.source_host,

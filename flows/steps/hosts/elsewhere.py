@@ -1,7 +1,7 @@
-"""The host steps of a revert whose source is dead: another host of its cell gets the server's disks and guest.
+"""Defines the host steps of a revert whose source is dead: another host of its cell gets the server's disks and guest.
 
-The disks come from what the source has set aside, where that host keeps its servers in the same directory, else from
-the images that the move has kept.  What the source has set aside is left where it is, and owed.
+That host takes the disks that the source has set aside, if it keeps its servers in the same directory.  Else it takes
+the images that the move has kept.  What the source has set aside stays where it is; the source owes its deletion.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from droveway.persistence.journal.moves import GONE
 from droveway.wire import commands
 
 LOCAL: Final = "local"
-"""The disks come from what was set aside in the host's own directory; else they come from images."""
+"""The variant in which the disks come from what was set aside in the host's own directory, not from images."""
 
 _COPY: Final = copying.CopyDisks.action_name()
 
 
 DISKS_UNREACHABLE: Final = "disks-unreachable"
-"""The code of the fault of a host that finds what the source has set aside nowhere."""
+"""The code of the fault of a host that can reach the source's disks neither in its directory nor as images."""
 
 
 class CheckSource(HostStep):
-    """The host in the source's place has to be able to run the guest, before the destination's is touched."""
+    """Checks that the host in the source's place can run the guest, before the destination's guest is touched."""
 
     action = "check_destination"
     where = Where.RETURN
@@ -55,9 +55,10 @@ class CheckSource(HostStep):
     finds = True
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The connector of that host, how it gets the disks, and what the undo has to know of the destination's guest.
+        """Return that host's connector, how it gets the disks, and what the undo needs of the destination's guest.
 
-        Raises DestinationFault for a host that does not reach the disks, or whose copy would lie where the other is.
+        Raises DestinationFault for a host that does not reach the disks, or that shares its directory with the
+        destination, where its copy would lie in the place of the server's.
         """
         if is_deleted(ctx):
             return {**GONE, **reverting.stopped_on_destination(ctx)}
@@ -74,7 +75,8 @@ class CheckSource(HostStep):
         except StepError as error:
             if error.error_code != DECLARED_DOWN:
                 raise
-            # It tells nothing, but what it has left would be seen here; so would this host's own copy by then.
+            # A dead destination cannot look, but in a shared directory its copy would be seen here.  After a journal
+            # was put back that proves nothing: the disks seen may be this host's own copy.
             shared = not ctx.run.is_behind() and bool(describe(ctx, here, part="room").disks)
         if shared:
             raise DestinationFault(
@@ -85,12 +87,12 @@ class CheckSource(HostStep):
             )
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """What the undo would read, of a guest that the revert has stopped by now."""
+        """Return what the undo needs of the guest, which the revert has stopped by now, and the host's connector."""
         connector = describe(ctx, self.host(ctx), part="connector").connector
         return {"connector": connector, **reverting.stopped_on_destination(ctx)}
 
     def details(self, ctx: Context) -> commands.CheckDestination:
-        """The guest as it was before the move."""
+        """Describe the guest as it was before the move."""
         flavor = old_flavor(ctx)
         return commands.CheckDestination(
             definition=before(ctx.move).guest.definition,
@@ -102,16 +104,16 @@ class CheckSource(HostStep):
 
 
 class MoveVolumes(reverting.MoveVolumes):
-    """To the host in the source's place: what the source's own connector was says nothing of it."""
+    """Attaches the volumes to the host in the source's place, by that host's own connector."""
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the connector that the host told."""
+        """Return the connector that the host told in its check."""
         found: dict[str, Any] = ctx.inputs["source_check"]["connector"]
         return found
 
 
 class CopyDisks(HostStep):
-    """The host in the source's place makes its own verified copy."""
+    """Has the host in the source's place make its own verified copy of the disks."""
 
     action = transferring.DOWNLOAD
     where = Where.RETURN
@@ -122,27 +124,30 @@ class CopyDisks(HostStep):
     extra_actions = (_COPY, "check_copy", RENAME)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """From what the source has set aside where this host reaches it, as its check found."""
+        """Copy what the source has set aside, if the host's check found it; else download the images."""
         if ctx.inputs["source_check"].get("variant") == LOCAL:
             details = commands.CopyDisks(variant=LOCAL, source=ctx.move.source_host, address="", probe=probe_name(ctx))
             return ctx.command(self.host(ctx), _COPY, details, deadline=self.deadline)
         return super().perform(ctx)
 
     def details(self, ctx: Context) -> commands.DownloadDisks:
-        """What the move has uploaded."""
+        """Name the images that the move has uploaded."""
         return transferring.downloaded(ctx, uploaded(ctx))
 
     def undo_details(self, ctx: Context) -> commands.DownloadDisks:
-        """No image is needed to delete a copy."""
+        """Name no images: none is needed to delete a copy."""
         return commands.DownloadDisks(disks=[], probe=probe_name(ctx))
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """The storage probe, which the check of the host wrote anew, goes as it does after a copy."""
+        """Remove the storage probe, which the host's check wrote again; else `perform` would remove it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Delete the copy once the destination, on which the server lives, has shown its own, now."""
+        """Delete the copy once the destination, on which the server lives, has shown its own.
+
+        A destination that is declared down shows nothing: a whole copy is then renamed, and its deletion is owed.
+        """
         if not is_deleted(ctx):
             try:
                 self._require_destination(ctx)
@@ -173,19 +178,19 @@ class CopyDisks(HostStep):
 
 
 class FitDisks(host.FitDisks):
-    """The copy has the sizes that it had: only swap, which is in no image, is made."""
+    """Makes swap, which is never copied; the other disks keep the sizes of before the move."""
 
     where = Where.RETURN
     does = "make swap anew"
 
     def details(self, ctx: Context) -> commands.FitDisks:
-        """Nothing grows."""
+        """Name the size of swap in bytes; no other disk grows."""
         swap = int(old_flavor(ctx)["swap"] or 0)
         return commands.FitDisks(root_bytes=0, ephemeral_bytes=0, swap_bytes=swap * units.Mi)
 
 
 class _ConnectGuest(HostStep):
-    """The part of `PrepareSourceGuest` that connects."""
+    """Connects volumes and interfaces, as a part of `PrepareSourceGuest`."""
 
     action = "connect"
     where = Where.RETURN
@@ -193,20 +198,20 @@ class _ConnectGuest(HostStep):
     undoes = "disconnect them"
 
     def command(self, ctx: Context, details: Any) -> dict[str, Any]:
-        """One command of a step that has two."""
+        """Send the command under a name of its own, since the step sends two."""
         return ctx.command(self.host(ctx), self.action, details, deadline=self.deadline, part=self.action)
 
     def details(self, ctx: Context) -> commands.Connections:
-        """By the new attachments."""
+        """Name what to connect, by the new attachments."""
         return commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
     def undo_details(self, ctx: Context) -> commands.Connections:
-        """What is attached, and what was."""
+        """Name what is attached now, and what was attached before the move."""
         return to_disconnect(ctx)
 
 
 class PrepareSourceGuest(HostStep):
-    """The host in the source's place gets the guest as it was before the move, marked until the revert ends."""
+    """Has the host in the source's place define the guest as it was, marked with the move until the revert ends."""
 
     action = "define_guest"
     where = Where.RETURN
@@ -215,57 +220,63 @@ class PrepareSourceGuest(HostStep):
     undoes = "undefine it if it is off, disconnect them"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Connect first: a definition names what is connected."""
+        """Connect, then define the guest: the definition names what is connected."""
         _ConnectGuest(self.run_).perform(ctx)
         return super().perform(ctx)
 
     def undo(self, ctx: Context) -> None:
-        """Each of both for itself: a host that is away owes it."""
+        """Undefine the guest, then disconnect; a host that is away owes each of the two."""
         super().undo(ctx)
         _ConnectGuest(self.run_).undo(ctx)
 
     def details(self, ctx: Context) -> commands.DefineGuest:
-        """The old definition, with the old sizes and what is attached by now."""
+        """Make the old definition, with the old sizes and what is attached now."""
         return guest_as_it_was(ctx)
 
 
 class StartGuest(host.StartGuest):
-    """The point of no return: the guest of the host in the source's place."""
+    """Starts the guest on the host in the source's place: the point of no return."""
 
     where = Where.RETURN
     states = starting.REVERT
     defined_by = PrepareSourceGuest.step_name()
 
     def other(self, ctx: Context) -> str:
-        """The destination."""
+        """Name the destination."""
         return ctx.destination.host
 
     def redefine(self, ctx: Context) -> None:
-        """As it was before the move, but with what is attached by now."""
+        """Define the guest as it was before the move, but with what is attached now."""
         redefining.anew(ctx, self.host(ctx), guest_as_it_was(ctx))
 
 
 class DiscardDestination(host.DiscardDestination):
-    """Nothing of the server stays on the destination, and what the dead source holds is a debt of that."""
+    """Removes guest and disks from the destination; the dead source owes the same for what it has set aside."""
 
     does = "undefine the guest and delete its disks on the destination; let the dead source owe the same"
     extra_actions = (*host.DiscardDestination.extra_actions, "discard_source")
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The debt is compared with the server's rows when it is paid, as each is."""
+        """Record the source's debt, then clear the destination.
+
+        As with every debt, the keeper compares the server's rows before the source is asked to delete anything.
+        """
         details = commands.DiscardSource(undefine=True, keep=False)
         ctx.owe(ctx.move.source_host, "discard_source", details, deadline=self.deadline)
         return super().perform(ctx)
 
 
 class KeepCopy(keeping.KeepCopy):
-    """The mark of the move ends on the host in the source's place: the server is its own."""
+    """Takes the move's mark off disks and guest on the host in the source's place."""
 
     where = Where.RETURN
 
 
 def _way(ctx: Context, host: str) -> str:
-    """How the host gets the disks, where it does; nothing of what was set aside is taken that is not whole."""
+    """Return how the host gets the disks; disks that were set aside are taken only if they are whole.
+
+    Raises DestinationFault (``disks-unreachable``) where it cannot get them.
+    """
     if describe(ctx, host, part="reach").set_aside:
         try:
             query_host(ctx, host, "check_set_aside", part="reach-whole")
@@ -286,10 +297,10 @@ def _way(ctx: Context, host: str) -> str:
 
 
 def uploaded(ctx: Context) -> list[dict[str, Any]]:
-    """Return what the move has uploaded of each disk, on the alternate that the server is on; empty where nothing was.
+    """Return what the move has uploaded of each disk, on the present alternate; empty where nothing was uploaded.
 
-    A journal that was put back may not know.  The source has compared each image before the forward flow could end, and
-    nobody can write to one since: what it says of itself is what was uploaded.
+    A journal that was put back may not know that.  Then the images themselves are asked.  The source has compared each
+    image with its disk before the forward flow ended, and an image with data cannot be written again.
     """
     for run in reversed(ctx.run.step_runs()):
         known = (run.step, run.direction, run.attempt) == (transferring.UPLOAD, "execute", ctx.move.attempt)
@@ -312,7 +323,7 @@ def _found(ctx: Context, disk: str, image: str) -> dict[str, Any]:
 
 
 def guest_as_it_was(ctx: Context) -> commands.DefineGuest:
-    """The guest as it was before the move, with what is attached by now."""
+    """Describe the guest as it was before the move, but with what is attached now."""
     flavor = old_flavor(ctx)
     return commands.DefineGuest(
         definition=before(ctx.move).guest.definition,

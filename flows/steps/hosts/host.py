@@ -1,4 +1,4 @@
-"""The steps that a worker carries out: each sends one command, and its undo the same command backwards."""
+"""Defines the steps of the forward flow and of revert that a worker carries out; an undo sends the same action back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOTHING: Final = commands.Connections(volumes=[], ports=[])
 
 
 class CheckDestination(HostStep):
-    """Proves that the destination can run the guest, before the source is touched."""
+    """Checks that the destination can run the guest, before the source is touched."""
 
     where = Where.DESTINATION
     does = "check CPU, machine type, space and volumes' connector; write the storage probe"
@@ -39,7 +39,7 @@ class CheckDestination(HostStep):
     gives = "destination_check"
 
     def details(self, ctx: Context) -> commands.CheckDestination:
-        """The guest as it is and as it will be."""
+        """Describe the guest as it is now, and the sizes that it will have."""
         record, flavor = before(ctx.move), new_flavor(ctx)
         wanted = sum(disk.allocated for disk in record.guest.disks)
         return commands.CheckDestination(
@@ -52,7 +52,7 @@ class CheckDestination(HostStep):
 
 
 class FindStorage(HostStep):
-    """Finds out whether both hosts keep their servers in one directory."""
+    """Finds out whether both hosts keep their servers in one directory, by the destination's probe file."""
 
     where = Where.SOURCE
     does = "look for the destination's probe: is the storage shared?"
@@ -60,11 +60,14 @@ class FindStorage(HostStep):
     gives = "storage"
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """As it was found out then."""
+        """Return what was found out before the journal was put back."""
         return {"shared": same_directory(ctx), "variant": ctx.move.storage}
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """An error is not "no": it fails the step.  The variant found is recorded and shown."""
+        """Look for the probe, and record the variant of the storage in the move.
+
+        A source that cannot look fails the step: that does not mean that the storage is not shared.
+        """
         if ctx.same_host:
             shared, variant = True, "same-host"
         else:
@@ -77,7 +80,7 @@ class FindStorage(HostStep):
 
 
 class StopGuest(HostStep):
-    """The guest's downtime begins."""
+    """Shuts the guest down, which begins the downtime."""
 
     where = Where.SOURCE
     deadline = 180.0
@@ -88,24 +91,27 @@ class StopGuest(HostStep):
     undoes = "start it if it ran and the destination is proved off"
 
     def other(self, ctx: Context) -> str:
-        """The host that must be proved off before this one's guest is started again."""
+        """Name the host whose guest must be proved off before this one's is started again."""
         return ctx.destination.host
 
     def ran(self, ctx: Context) -> bool:
-        """Whether the guest ran before."""
+        """Tell whether the guest ran before the step."""
         return before(ctx.move).guest.running
 
     def details(self, ctx: Context) -> commands.StopGuest:
-        """Grace for the guest's own shutdown."""
+        """Say how many seconds the guest has for its own shutdown, and whether an undo starts it."""
         return commands.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
 
     def undo(self, ctx: Context) -> None:
-        """Never start one guest while the other may run, nor one whose server is deleted or is not this move's."""
+        """Start the guest again if it ran, the other host's guest is off, and the server is still this move's.
+
+        It stays off where the server is deleted or the host is declared down.
+        """
         if is_deleted(ctx) or ctx.run.declared_down(self.host(ctx)):
             self._leave_off(ctx)
             return
         if self._is_off_and_changed(ctx):
-            # It may have gone while the host connected it again.
+            # A volume or port may have been detached while the host connected it again.
             redefining.disconnect_gone(ctx, self.host(ctx))
             self.redefine(ctx)
         if not self.ran(ctx):
@@ -121,7 +127,7 @@ class StopGuest(HostStep):
             self._leave_off(ctx)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """It stays off: what still runs of the step is ended, where the host answers."""
+        """Leave the guest off, and end what still runs of the step where the host answers."""
         try:
             self.command(ctx, self.owed_undo(ctx))
         except StepError as error:
@@ -133,7 +139,7 @@ class StopGuest(HostStep):
         return changed and not describe(ctx, self.host(ctx), part="own").running
 
     def attached_before(self, ctx: Context) -> list[str]:
-        """What the guest is defined with."""
+        """Return the ids of the volumes and ports that the guest is defined with."""
         return names_before(ctx)
 
     def redefine(self, ctx: Context) -> None:
@@ -141,7 +147,11 @@ class StopGuest(HostStep):
         redefining.on_source(ctx, self.host(ctx))
 
     def prove_off(self, ctx: Context) -> None:
-        """The other host says that it is off, or a person does, or it is away and nobody ever asked it for a start."""
+        """Raise StepError unless the other host's guest is proved off.
+
+        The other host says so, or a person has declared the host down, or the host is away and was never asked to start
+        the guest.
+        """
         never = never_started(ctx)
         if never and self.other(ctx) not in ctx.run.workers():
             return
@@ -153,7 +163,7 @@ class StopGuest(HostStep):
             raise
 
     def owed_undo(self, ctx: Context) -> commands.StopGuest:
-        """Nobody starts a guest for a debt: by the time that it is paid the server may run elsewhere."""
+        """Ask only to leave the guest off: when the debt is paid, the server may run elsewhere."""
         return commands.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False)
 
     def _leave_off(self, ctx: Context) -> None:
@@ -168,7 +178,7 @@ class StopGuest(HostStep):
 
 
 class ReleaseSource(HostStep):
-    """The source gives up interfaces and volumes."""
+    """Has the source disconnect interfaces and volumes."""
 
     action = "disconnect"
     where = Where.SOURCE
@@ -176,19 +186,19 @@ class ReleaseSource(HostStep):
     undoes = "connect them again"
 
     def details(self, ctx: Context) -> commands.Connections:
-        """What is attached, and what was."""
+        """Name what is attached now, and what was attached before the move."""
         return to_disconnect(ctx)
 
     def undo_details(self, ctx: Context) -> commands.Connections:
-        """By the attachments that stand now: an undo made new ones.
+        """Name what to connect again, by the attachments of now: an undo may have made new ones.
 
-        A deleted server needs nothing any more, but what still runs of the step is ended first.
+        For a deleted server nothing is connected; the command only ends what still runs of the step.
         """
         return NOTHING if is_deleted(ctx) else commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
 
 class ReleaseDestination(ReleaseSource):
-    """Revert's: the destination gives up interfaces and volumes."""
+    """Revert: has the destination disconnect interfaces and volumes."""
 
     where = Where.DESTINATION
     owed_when_down = True
@@ -196,7 +206,7 @@ class ReleaseDestination(ReleaseSource):
 
 
 class ConnectDestination(HostStep):
-    """The destination gets interfaces and volumes."""
+    """Has the destination connect interfaces and volumes."""
 
     action = "connect"
     where = Where.DESTINATION
@@ -204,16 +214,16 @@ class ConnectDestination(HostStep):
     undoes = "disconnect them"
 
     def details(self, ctx: Context) -> commands.Connections:
-        """By the new attachments."""
+        """Name what to connect, by the new attachments."""
         return commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
     def undo_details(self, ctx: Context) -> commands.Connections:
-        """What is attached, and what was."""
+        """Name what is attached now, and what was attached before the move."""
         return to_disconnect(ctx)
 
 
 class SetAside(HostStep):
-    """The source's disks are set aside under Nova's `_resize`, never moved or changed, until confirm."""
+    """Gives the server's directory on the source Nova's ``_resize`` name; its disks stay unchanged until confirm."""
 
     where = Where.SOURCE
     does = "set the source's disks aside"
@@ -221,14 +231,14 @@ class SetAside(HostStep):
 
 
 class FitDisks(HostStep):
-    """The copy gets the sizes of the new flavor."""
+    """Gives the copied disks the sizes of the new flavor."""
 
     where = Where.DESTINATION
     does = "grow root and ephemeral disks, make swap anew"
     no_undo = "undone with the copy that it changed"
 
     def details(self, ctx: Context) -> commands.FitDisks:
-        """Sizes in bytes; a server that boots from a volume has no local root disk."""
+        """Name the sizes in bytes; a server that boots from a volume has no local root disk."""
         flavor = new_flavor(ctx)
         return commands.FitDisks(
             root_bytes=0 if before(ctx.move).boot_from_volume else flavor["root_gb"] * units.Gi,
@@ -238,20 +248,20 @@ class FitDisks(HostStep):
 
 
 class DefineGuest(HostStep):
-    """The destination learns the guest."""
+    """Has the destination define the guest, marked with the move."""
 
     where = Where.DESTINATION
     does = "define the guest, marked with the move"
     undoes = "undefine it if it is off"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """What went since the host connected it is disconnected first."""
+        """Define the guest, once the host has disconnected what was detached from the server meanwhile."""
         if not ctx.same_host:
             redefining.disconnect_gone(ctx, self.host(ctx))
         return super().perform(ctx)
 
     def details(self, ctx: Context) -> commands.DefineGuest:
-        """The source's own definition with the new sizes."""
+        """Make the definition: the source's own, with the new sizes and what is attached now."""
         record, flavor = before(ctx.move), new_flavor(ctx)
         return commands.DefineGuest(
             definition=record.guest.definition,
@@ -264,7 +274,10 @@ class DefineGuest(HostStep):
 
 
 class StartGuest(HostStep):
-    """The point of no return: started, proved never started, or unknown."""
+    """Starts the guest: the point of no return.
+
+    Afterwards the guest was started, was proved never started, or nobody knows; only the second may be undone.
+    """
 
     where = Where.DESTINATION
     deadline = 120.0
@@ -274,13 +287,14 @@ class StartGuest(HostStep):
     starts = "execute"
     states = starting.FORWARD
     defined_by: ClassVar[str] = DefineGuest.step_name()
-    """The step that told how often the guest had been started on the host before."""
+    """The step whose result says how often the guest had been started on the host before."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Started with proof, behind its worker's word that it is ready; the guest of a server that goes stays off.
+        """Start the guest, once its worker said that it is ready and the other host's guest was then proved off.
 
-        Nobody starts a guest on a host that is declared down.  When one may have been started there before, the flow
-        goes on: the host is off, and the move's next command says where the server is to be.
+        The guest of a server that is being deleted stays off, and so does one that was stopped before the move.  No
+        guest is started on a host that is declared down.  If it may have been started there before, the flow goes on:
+        the host is off, and the user's confirm or revert decides where the server is to be.
         """
         host, details = self.host(ctx), self.details(ctx)
         off = commands.StartGuest(power_on=False)
@@ -303,11 +317,11 @@ class StartGuest(HostStep):
         return self._send(ctx, off) if sent is None else sent
 
     def prove_off(self, ctx: Context) -> None:
-        """The other host says that the guest is off there, or a person does."""
+        """Raise StepError unless the other host says that its guest is off, or a person has declared that host down."""
         starting.prove_off(ctx, self.host(ctx), self.other(ctx))
 
     def other(self, ctx: Context) -> str:
-        """The host that must be proved off before the guest is started."""
+        """Name the host whose guest must be proved off before this one's is started."""
         return ctx.move.source_host
 
     def redefine(self, ctx: Context) -> None:
@@ -320,7 +334,7 @@ class StartGuest(HostStep):
         except StepError as error:
             if error.error_code == DECLARED_DOWN:
                 return self._without_host(ctx)
-            # What lets the start be undone rests on the worker's own notes, and those may be newer than the start.
+            # The worker answers by its own journal, and one that was lost and made anew does not know of the start.
             if isinstance(error, DestinationFault) or error.error_code == "not-begun":
                 starting.require_never_started(ctx, self.host(ctx), self.defined_by)
             raise
@@ -334,7 +348,7 @@ class StartGuest(HostStep):
         raise kind(f"host {host} is declared down, so no guest is started there", code="not-begun", host=host)
 
     def may_have_begun(self, ctx: Context) -> bool:
-        """Not when the host says now that the guest was not started since it was defined there."""
+        """Tell whether the guest may have been started: not if the host shows no start since its definition."""
         try:
             starting.require_never_started(ctx, self.host(ctx), self.defined_by)
         except StepError:
@@ -342,27 +356,30 @@ class StartGuest(HostStep):
         return False
 
     def undo(self, ctx: Context) -> None:
-        """Compare the starts here too: a cancel comes without the worker's word."""
+        """Leave the guest off, once the host shows that it never started it.
+
+        Where the flow was cancelled, no worker has said so before.
+        """
         if not ctx.run.declared_down(self.host(ctx)):
             starting.require_never_started(ctx, self.host(ctx), self.defined_by)
         super().undo(ctx)
 
     def details(self, ctx: Context) -> commands.StartGuest:
-        """A server that was stopped has nothing to start, and passes the same point."""
+        """Say whether to start the guest: one that was stopped stays off, and passes the point of no return too."""
         return commands.StartGuest(power_on=before(ctx.move).powered_on)
 
 
 class PrepareSourceGuest(HostStep):
-    """Revert: the source's guest as it was before the move, with its volumes and interfaces."""
+    """Revert: defines the source's guest as it was before the move, and connects its volumes and interfaces."""
 
     where = Where.SOURCE
     does = "define the guest as it was, connect volumes and interfaces"
-    undoes = "disconnect them; on the same host, the destination's definition"
+    undoes = "disconnect them; on the same host, define the destination's guest again"
 
     needs = ("source_check",)
 
     def details(self, ctx: Context) -> commands.PrepareSourceGuest:
-        """The old definition."""
+        """Make the old definition with what is attached now; on the same host also name the one of an undo."""
         record = before(ctx.move)
         return commands.PrepareSourceGuest(
             definition=record.guest.definition,
@@ -372,7 +389,10 @@ class PrepareSourceGuest(HostStep):
         )
 
     def undo_details(self, ctx: Context) -> commands.PrepareSourceGuest:
-        """What was attached goes too; on the same host the destination's guest needs just what is attached now."""
+        """Name what to disconnect: what is attached now, and what was before the move.
+
+        On the same host it is what the destination's guest needs: exactly what is attached now.
+        """
         details = self.details(ctx)
         if ctx.same_host:
             return details
@@ -381,7 +401,7 @@ class PrepareSourceGuest(HostStep):
 
 
 class DiscardDestination(HostStep):
-    """Revert: nothing of the server stays on the destination."""
+    """Revert: removes the guest and its disks from the destination."""
 
     destroys = True
     where = Where.DESTINATION
@@ -391,7 +411,10 @@ class DiscardDestination(HostStep):
     no_undo = "past the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source shows the server's disks first, each time.  One that is declared down cannot, so they are kept."""
+        """Remove them once the source has shown the server's disks, now.
+
+        A source that is declared down shows nothing: the copy is then renamed, and its removal is owed.
+        """
         source = ctx.return_host
         if not (ctx.same_host or is_deleted(ctx)):
             try:
@@ -415,9 +438,12 @@ class DiscardDestination(HostStep):
             )
 
     def details(self, ctx: Context) -> commands.DiscardDestination:
-        """In one directory only what made room goes."""
+        """Say whether both hosts share the directory.
+
+        There the destination's copy was renamed to make room for the server's own disks, and only it is deleted.
+        """
         return commands.DiscardDestination(same_directory=same_directory(ctx))
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Nova deletes it too; what is there all the same goes once the source has shown its disks."""
+        """Delete what Nova's revert has left on the destination, once the source has shown its disks."""
         return clearing.discard_left_copy(ctx)

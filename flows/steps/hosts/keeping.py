@@ -1,4 +1,4 @@
-"""The step with which a confirm lets go of the destination's copy: it is the server's own from then on."""
+"""Defines the step with which a confirm takes the move's mark off the destination's disks and guest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from droveway.wire.values import ACTION_VERSION, SWAP
 _ACTION: Final = f"keep_copy@{ACTION_VERSION}"
 
 _LATE: Final = commands.KeepCopy(disks=[])
-"""What the host has by then may have moved on, and is no reason to refuse the mark's end."""
+"""Details without a list of disks: the host removes the mark without a check.
+
+They are for a debt, or for a server that Nova has confirmed: its disks may have changed or moved by then.
+"""
 
 
 class KeepCopy(HostStep):
-    """The mark "copy of this move" ends with the confirm; a destination that is away owes that.
+    """Takes the mark "copy of this move" off the disks and the guest; a destination that is away owes that.
 
-    Nobody reads the mark of a confirmed move as that of a copy, so nothing has to wait for the host.
+    The mark of a confirmed move means nothing any more, so that nothing has to wait for the host.
     """
 
     where = Where.DESTINATION
@@ -33,15 +36,15 @@ class KeepCopy(HostStep):
     owed_by_older = True
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nothing of a server that was deleted meanwhile is kept."""
+        """Have the host remove the mark; not for a server that was deleted meanwhile."""
         return dict(GONE) if is_deleted(ctx) else self._let_go(ctx, self.details(ctx))
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """After a confirm of Nova's too the mark ends; the server may have moved on since, disks and all."""
+        """Have the host remove the mark after a confirm by Nova, unchecked: the server may have moved since."""
         return outcome.noted(**({} if is_deleted(ctx) else self._let_go(ctx, _LATE)))
 
     def details(self, ctx: Context) -> commands.KeepCopy:
-        """The disks that came along."""
+        """Name the disks that were copied, which must be there."""
         return commands.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
 
     def _let_go(self, ctx: Context, details: commands.KeepCopy) -> dict[str, Any]:
@@ -56,6 +59,9 @@ class KeepCopy(HostStep):
         return {"owed": host}
 
     def _may_be_commanded(self, ctx: Context, host: str) -> bool:
-        """Not while it owes something and is away, nor a worker of an older release, which learns it when upgraded."""
+        """Tell whether the host can be asked now.
+
+        It cannot while it is away and owes something already, nor while its worker's release does not know the action.
+        """
         worker = ctx.run.workers().get(host)
         return not ctx.run.owes(host) if worker is None else _ACTION in worker.actions

@@ -1,4 +1,4 @@
-"""What becomes of a copy that nobody may delete, as the host of the other one is dead: it is kept, renamed and owed."""
+"""Keeps a copy of the disks under another name, where it may not be deleted since the other copy's host is dead."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _KNOWN: Final = f"{RENAME}@{ACTION_VERSION}"
 def rename(ctx: Context, host: str) -> None:
     """Have the host give the copy a name under which nobody takes it for the server's own disks.
 
-    A host that is away owes that.  One whose worker is of an older release keeps the copy under the server's name.  In
-    one directory the disks that the copy was made of lie beside it.  Raises StepError for what the host refuses.
+    A host that is away owes that.  Two cases keep the server's name: a worker of an older release, which cannot rename,
+    and a directory that both hosts share, where the disks that the copy was made of lie beside it.  Raises StepError
+    where the host refuses.
     """
     worker = ctx.run.workers().get(host)
     if same_directory(ctx) or (worker is not None and _KNOWN not in worker.actions):

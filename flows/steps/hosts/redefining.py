@@ -1,4 +1,4 @@
-"""Lets a guest that is off be defined with what is attached by now, and its host give up what went meanwhile."""
+"""Has a guest that is off defined with what is attached now, and what was detached meanwhile disconnected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def on_source(ctx: Context, host: str) -> None:
-    """Define the source's guest as it was, but with what is attached by now: else it could not start."""
+    """Define the source's guest as it was, but with what is attached now: else it could not start."""
     details = commands.PrepareSourceGuest(
         definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
     )
@@ -25,7 +25,7 @@ def on_source(ctx: Context, host: str) -> None:
 
 
 def on_destination(ctx: Context, host: str, definition: str) -> None:
-    """Define the destination's guest as the revert found it, but with what is attached by now."""
+    """Define the destination's guest by this definition, but with the new sizes and what is attached now."""
     flavor = new_flavor(ctx)
     details = commands.DefineGuest(
         definition=definition,
@@ -43,14 +43,17 @@ def anew(ctx: Context, host: str, details: commands.DefineGuest) -> None:
 
 
 def disconnect_gone(ctx: Context, host: str) -> None:
-    """Let the host give up what went since it connected it."""
+    """Have the host disconnect what was detached from the server since before the move."""
     gone = gone_since(ctx)
     if gone.volumes or gone.ports:
         ctx.command(host, "disconnect", gone, direction="execute", part="disconnect")
 
 
 def without_gone(ctx: Context, host: str, redefine: Callable[[Context], None]) -> None:
-    """Take out what went since the guest was defined: the host was not told, for the rows named the other."""
+    """Disconnect what was detached since the guest was defined, and define it again with ``redefine``.
+
+    Nova did not tell this host to detach it, since the server's rows named the other host then.
+    """
     if ctx.same_host or is_deleted(ctx):
         return
     gone = gone_since(ctx)

@@ -1,4 +1,4 @@
-"""The host step of a revert that gives the server its own disks back."""
+"""Defines the host step of a revert that gives the server its own disks back."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from droveway.wire import commands
 
 
 class RestoreDisks(HostStep):
-    """Revert: what was set aside becomes the server's directory again."""
+    """Revert: renames what was set aside, so that it is the server's directory again."""
 
     where = Where.SOURCE
     does = "put the source's disks back"
     undoes = "set them aside again"
 
     def details(self, ctx: Context) -> commands.RestoreDisks:
-        """In one directory the destination's copy has to make room."""
+        """Say whether both hosts share the directory, where the destination's copy is renamed first."""
         return commands.RestoreDisks(same_directory=same_directory(ctx))
 
     def undo(self, ctx: Context) -> None:
-        """In a directory that both share the destination does it for a source that is declared down.
+        """Set the source's disks aside again.
 
-        Its guest is started next: until then the source's disks have the name of its own.  Declared down too, it owes
-        that, since the server is its own.
+        Where the source is declared down and both hosts share the directory, the destination does it.  Its guest is
+        started next and needs its own disks under the server's name, which the source's disks still have.  A
+        destination that is declared down too owes it.
         """
         if ctx.same_host or not (same_directory(ctx) and ctx.run.declared_down(self.host(ctx))):
             super().undo(ctx)
@@ -41,5 +42,5 @@ class RestoreDisks(HostStep):
             ctx.owe(host, action, told, deadline=limit)
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """The disks are in use again, so that the manifest says nothing of them any more."""
+        """Have the source forget the manifest of the disks that were set aside: Nova's revert uses them again."""
         return clearing.forget_manifest(ctx)

@@ -1,4 +1,4 @@
-"""The host steps of a shelve: the guest goes off, its root disk goes up into an image, and then all of it goes."""
+"""Defines the host steps of a shelve: stop the guest, upload its root disk into an image, and remove the guest."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from droveway.wire import commands
 
 
 class StopGuest(host.StopGuest):
-    """The server is off from here until somebody unshelves it."""
+    """Stops the guest; the server is off until somebody unshelves it."""
 
     states = starting.SHELVE_UNDO
     undoes = "start it if it ran"
 
     def other(self, ctx: Context) -> str:
-        """No other host has anything of the server."""
+        """Name the source: no other host has anything of the server."""
         return ctx.move.source_host
 
     def prove_off(self, ctx: Context) -> None:
-        """Nobody else could run it: its rows, which are read before each start, name this host alone."""
+        """Prove nothing: the rows, which are read before each start, name this host, so no other can run the guest."""
 
 
 class UploadDisks(HostStep):
-    """The image gets the root disk, and says what it got."""
+    """Uploads the root disk into the image, and compares what the image service has then."""
 
     where = Where.SOURCE
     deadline = DEADLINE
@@ -41,28 +41,28 @@ class UploadDisks(HostStep):
     gives = "uploaded"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nothing to upload of a server whose root disk is a volume."""
+        """Upload the root disk; a server whose root disk is a volume has nothing to upload."""
         return {"disks": []} if before(ctx.move).boot_from_volume else super().perform(ctx)
 
     def undo(self, ctx: Context) -> None:
-        """The image itself goes with `create_images`."""
+        """Have the host remove what it flattened for the upload; the undo of `create_images` deletes the image."""
         if not before(ctx.move).boot_from_volume:
             super().undo(ctx)
 
     def details(self, ctx: Context) -> commands.UploadDisks:
-        """Which disk goes into which image."""
+        """Name the disk and the image that it goes into."""
         root = commands.ImageOfDisk(disk=images.ROOT, image=images.image_of(ctx.move.id))
         return commands.UploadDisks(disks=[root])
 
 
 class ReleaseSource(host.ReleaseSource):
-    """Lets the source go; one that is dead by now owes it, since the image has the root disk."""
+    """Has the source disconnect; a source that is declared down owes it, since the image has the root disk."""
 
     owed_when_down = True
 
 
 class DiscardSource(HostStep):
-    """The point of no return: from here on the image is all that there is of the root disk."""
+    """Removes the guest and its disks: the point of no return, after which only the image has the root disk."""
 
     action = "remove_guest"
     destroys = True
@@ -74,7 +74,10 @@ class DiscardSource(HostStep):
     no_undo = "the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The image is asked for first, and the rows are compared; once the host was asked, it is asked again."""
+        """Remove the guest, once the image is whole and the rows stand as this move left them.
+
+        Both are checked only until the host was first asked; after that the host is simply asked again.
+        """
         if not ctx.run.may_have_begun(ctx.step):
             try:
                 self._require_shelved(ctx)

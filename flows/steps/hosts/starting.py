@@ -1,7 +1,7 @@
-"""Whether a guest may be started: the server's rows say so, read behind the fence right before the command is sent.
+"""Decides whether a guest may be started, by the server's rows, which are read right before the command is sent.
 
-A guest starts only where its server is still this move's.  Nova evacuates a server whatever its task, and its
-evacuation wins: the flow then starts nothing.
+A guest is started only while its server is still this move's.  Nova evacuates a server whatever its task_state.  An
+evacuation wins, and the flow then starts nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,15 @@ _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
 _HIDDEN: Final = sa.select(Instance.hidden).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
 
 ROUNDS: Final = 40
-"""So often is a permission asked for before the start has failed."""
+"""How many times a permission is asked for before the start counts as failed."""
 
 FORWARD: Final[States] = frozenset(
     {(TaskState.RESIZE_FINISH, MigrationStatus.POST_MIGRATING), (None, MigrationStatus.FINISHED)}
 )
-"""Task and migration's status when the destination's guest starts; the second of a flow whose journal was put back."""
+"""The pairs of task_state and migration status with which a forward flow starts the destination's guest.
+
+The second pair is for a flow whose journal was put back.
+"""
 FORWARD_UNDO: Final[States] = frozenset(
     {
         (TaskState.RESIZE_MIGRATED, MigrationStatus.MIGRATING),
@@ -51,30 +54,33 @@ FORWARD_UNDO: Final[States] = frozenset(
         (TaskState.RESIZE_PREP, MigrationStatus.PRE_MIGRATING),
     }
 )
-"""The same when the source's guest is brought back; the second likewise, the third as an earlier release marked."""
+"""The pairs with which an undo of a forward flow starts the source's guest.
+
+The second pair is for a flow whose journal was put back, the third for a flow that an older release began.
+"""
 REVERT: Final[States] = frozenset(
     {(TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING), (None, MigrationStatus.REVERTED)}
 )
-"""When a revert starts the source's guest."""
+"""The pairs with which a revert starts the source's guest; the second is for a journal that was put back."""
 REVERT_UNDO: Final[States] = frozenset(
     {(TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING), (None, MigrationStatus.FINISHED)}
 )
-"""When a revert that is undone brings the destination's guest back."""
+"""The pairs with which the undo of a revert starts the destination's guest; the second as above."""
 
 SHELVE_UNDO: Final[States] = frozenset({(TaskState.SHELVING, None), (None, None)})
-"""When a shelve that is undone brings the guest back; it has no migration.
+"""The pairs with which the undo of a shelve starts the guest; a shelve has no migration.
 
-The second where a person has reset the state: the server was on no other host, so that none can run it.
+The second pair is for a server whose state a person has reset: it was on no other host, so no other can run it.
 """
 UNSHELVE: Final[States] = frozenset({(TaskState.UNSHELVING, None)})
-"""When an unshelve starts the guest."""
+"""The pair with which an unshelve starts the guest."""
 
 
 def may_start(ctx: Context, host: str, states: States) -> bool:
-    """Whether the guest is to be started on the host: not when its server is deleted, or is being deleted.
+    """Tell whether the guest is to be started on the host: not when its server is being deleted.
 
-    Raises StepError: ``evacuated`` when Nova has taken the server, ``not-this-moves`` when its rows name another host,
-    or a state that this move did not leave.
+    Raises ServerDeleted when it is gone.  Raises StepError (``evacuated``) when Nova has evacuated the server, and
+    (``not-this-moves``) when its rows name another host, or a state that this move did not write.
     """
     with cell_rows(ctx) as rows:
         row = rows.instance
@@ -94,8 +100,8 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
 
 
 def require_not_evacuated(ctx: Context) -> None:
-    """Raise StepError (``evacuated``) when Nova has taken the server: what it holds or uses is its evacuation's."""
-    # A server that is gone has none, and one that is being deleted is no longer evacuated.
+    """Raise StepError (``evacuated``) when Nova has evacuated the server: what it holds or uses is then Nova's."""
+    # Nova evacuates no server that is gone or being deleted.
     with contextlib.suppress(ServerDeleted), cell_rows(ctx) as rows:
         refuse_evacuated(ctx, rows, "so what it holds, its ports and its volumes stay")
 
@@ -103,12 +109,14 @@ def require_not_evacuated(ctx: Context) -> None:
 def permitted(
     ctx: Context, host: str, states: States, prove_off: Callable[[], None], send: Callable[[str], dict[str, Any]]
 ) -> dict[str, Any] | None:
-    """``send`` the command that starts the guest with a permission of its host; None when it is not to be started.
+    """Start the guest by a permission of its host; return the answer, or None when it is not to be started.
 
-    The host says that it is ready, and only then are the rows read and the other host is asked (``prove_off``): the
-    permission is good for half a session from that word on, so that what was found is younger than that when the guest
-    starts.  One that was not used in time is asked for anew.  Raises StepError: `PERMISSION_VOID` when that was in vain
-    too, `may_start`'s and those of ``prove_off``.
+    The host first says that it is ready, and gives a permission.  Only then are the rows read, the other host's guest
+    is proved off (``prove_off``), and the command is sent (``send``).  The permission is void after half of the
+    worker's ZooKeeper session time.  So what was read is never older than that when the guest starts.  A void
+    permission is asked for again, up to `ROUNDS` times.
+
+    Raises StepError (`PERMISSION_VOID`) when that did not help, and what `may_start` and ``prove_off`` raise.
     """
     for left in reversed(range(ROUNDS)):
         ready = msgspec.convert(query_host(ctx, host, "prepare_start", part="ready"), type=Ready)
@@ -141,8 +149,8 @@ def prove_off(ctx: Context, host: str, other: str) -> None:
 def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
     """Raise StepError (``start-unknown``) when the host's guest was started since it was defined for this start.
 
-    The count of its starts is compared with the one that the conductor was told when ``defined_by`` had run: what the
-    worker has noted itself is as new as its journal, which may have been lost with the start in it.
+    The host's count of starts is compared with the one in the result of step ``defined_by``.  The worker's own journal
+    is no proof: it may have been lost since, with the start in it.
     """
     told = sa.select(MoveStep.result).where(
         MoveStep.flow_uuid == ctx.run.flow_uuid,
@@ -166,24 +174,24 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
 
 
 def is_given_up(ctx: Context, host: str) -> bool:
-    """Whether the host's worker is away, and a person said that the host is off."""
+    """Tell whether the host's worker is away and the host is declared down."""
     return host not in ctx.run.workers() and _is_declared_down(ctx, host)
 
 
 def _is_declared_down(ctx: Context, host: str) -> bool:
-    """Whether a person said that the host is off (``host down``, ``cell down``, or Nova's forced_down)."""
+    """Tell whether a person said that the host is off (``host down``, ``cell down``, or Nova's forced_down)."""
     cell = ctx.cell_of(host)
     if ctx.run.cells.is_down(cell):
         return True
     if cell != ctx.cell:
-        # An undo asks this too when no copy of the server's rows stands there any more, or none yet.
+        # The other cell may have no copy of the server's rows any more, or none yet.
         return ctx.run.cells.is_declared_down(cell, host)
     with cell_rows(ctx) as rows:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 
 
 def _was_switched(ctx: Context) -> bool:
-    """Whether the mapping may have been switched by now: before that nobody but this move has met the other copy."""
+    """Tell whether the mapping may have been switched by now; before that only this move has used the other copy."""
     switch = (ctx.run.flow_uuid, ctx.run.shown.switch)
     return ctx.run.is_behind() or any((run.flow_uuid, run.step) == switch for run in ctx.run.step_runs())
 

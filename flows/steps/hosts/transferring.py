@@ -1,6 +1,6 @@
-"""The host steps by which a server's disks go into another cell: from worker to worker, or through the image service.
+"""Defines the host steps that copy a server's disks into another cell: between workers, or by the image service.
 
-Both ways end in the same copy, proved against what the source reads, and with the same undo.
+Both ways make the same copy, which is compared with what the source reads, and have the same undo.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ UPLOAD: Final = "upload_disks"
 DOWNLOAD: Final = "download_disks"
 
 _FLATTENED: Final = commands.UploadDisks(disks=[], aside=True)
-"""What the source is told to remove what it had made for an upload."""
+"""The details by which the source removes the flattened disks that it had made for an upload."""
 
 
 class FindStorage(host.FindStorage):
-    """Besides, the way for the disks is found here, while their guest still runs."""
+    """Finds the storage, and decides how the disks are transferred, while the guest still runs."""
 
     extra_actions = (PROBE,)
     does = "look for the destination's probe: is the storage shared? Else choose the way for the disks"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Which way and why go into the result, and the way into the move's row.
+        """Decide the way; the result has it with the reason, and the move's row has it too.
 
-        Raises DestinationFault (``source-unreachable``) where the destination would get no disks.
+        Raises DestinationFault (``source-unreachable``) where the destination cannot get the disks.
         """
         found = dict(super().perform(ctx) or {})
         way, why = _way(ctx, found["variant"])
@@ -45,12 +45,12 @@ class FindStorage(host.FindStorage):
         return found | {"transfer": way, "why": why}
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """As it was found out then."""
+        """Return what was found out before the journal was put back."""
         return super().passed_by(ctx) | {"transfer": ctx.move.transfer or "", "why": ""}
 
 
 class UploadDisks(HostStep):
-    """The images get the disks that were set aside, and say what they got."""
+    """Uploads the disks that were set aside into their images, and compares what the image service has then."""
 
     where = Where.SOURCE
     deadline = copying.DEADLINE
@@ -59,23 +59,23 @@ class UploadDisks(HostStep):
     gives = "uploaded"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nothing of a server whose disks go directly, and are not kept as images."""
+        """Upload the disks; there is nothing to do where they go directly and are not kept as images."""
         return super().perform(ctx) if is_uploaded(ctx) else {"disks": []}
 
     def undo(self, ctx: Context) -> None:
-        """The images themselves go with `create_images`."""
+        """Have the source remove what it flattened; the undo of `create_images` deletes the images."""
         if is_uploaded(ctx) or ctx.run.is_behind():
             super().undo(ctx)
 
     def details(self, ctx: Context) -> commands.UploadDisks:
-        """Which disk goes into which image."""
+        """Name each disk and the image that it goes into."""
         wanted = moved_images.of_disks(ctx.move, ctx.destination.attempt)
         return commands.UploadDisks(
             disks=[commands.ImageOfDisk(disk=disk, image=image) for disk, image in wanted.items()], aside=True
         )
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """It is the move's own and no disk of the server's; a host that is away owes it."""
+        """Have the source remove the flattened disks, which are only the move's; a source that is away owes it."""
         try:
             self.undo(ctx)
         except StepError as error:
@@ -85,16 +85,16 @@ class UploadDisks(HostStep):
 
 
 class CopyDisks(copying.CopyDisks):
-    """The destination makes its own verified copy, from the source or from the images of its disks."""
+    """Has the destination make its own verified copy, from the source or from the images of the disks."""
 
     does = "copy the disks, from the source or from their images; verify them"
     needs = ("storage", "uploaded")
     extra_actions = (*copying.CopyDisks.extra_actions, DOWNLOAD)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Once the copy is whole the source removes what it flattened: it would lie there until the move's end.
+        """Copy the disks, and then have the source remove the flattened ones, which nobody needs any more.
 
-        A server without disks gets an empty directory, for which nobody has to reach the source.
+        A server without disks gets an empty directory, for which the source is not asked.
         """
         apart = not (has_disks(ctx) or same_directory(ctx))
         copied = self._download(ctx) if apart or goes_by_image(ctx) else super().perform(ctx)
@@ -105,13 +105,16 @@ class CopyDisks(copying.CopyDisks):
         return copied
 
     def undo(self, ctx: Context) -> None:
-        """The same of what the source has, as it withdraws an offer; `upload_disks` does it where no copy was begun."""
+        """Delete the copy, and have the source remove the flattened disks.
+
+        Where the flow failed before this step, the undo of `upload_disks` does the latter.
+        """
         super().undo(ctx)
         if is_uploaded(ctx):
             self._remove_flattened(ctx)
 
     def pulls(self, ctx: Context) -> bool:
-        """Not what comes from images, and not nothing."""
+        """Tell whether the source offers its disks: there are some, and they do not go through images."""
         return has_disks(ctx) and not goes_by_image(ctx) and super().pulls(ctx)
 
     def _download(self, ctx: Context) -> dict[str, Any]:
@@ -129,14 +132,14 @@ class CopyDisks(copying.CopyDisks):
 
 
 def downloaded(ctx: Context, uploaded: list[dict[str, Any]]) -> commands.DownloadDisks:
-    """What a host is told to fetch of the disks that were ``uploaded``, as `UploadDisks` returned it.
+    """Name the images that a host is to download, by what `UploadDisks` returned as ``uploaded``.
 
-    Raises StepError (``image-gone``) unless the images hold, now, what the source put into them, and hold all disks: an
-    empty copy is soon made.
+    Raises StepError (``image-gone``) unless the images hold now what the source put into them, and all disks are among
+    them.  Otherwise a copy that lacks disks would pass for a whole one.
     """
     if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
         raise StepError(
-            f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded",
+            f"it is not known for all disks of server {ctx.move.server_name} what was uploaded of them",
             code="image-gone",
         )
     wanted = []
@@ -156,7 +159,10 @@ def downloaded(ctx: Context, uploaded: list[dict[str, Any]]) -> commands.Downloa
 
 
 def _way(ctx: Context, variant: str) -> tuple[str, str]:
-    """By which way the disks go, and why: see `droveway.persistence.journal.transfers`; none where none have to go."""
+    """Decide how the disks are transferred, and say why; an empty way where none have to be.
+
+    The ways are those of `droveway.persistence.journal.transfers`.
+    """
     asked, source, destination = ctx.move.transfer_asked, ctx.move.source_host, ctx.destination.host
     if ctx.move.keep_image:
         images.service(ctx)

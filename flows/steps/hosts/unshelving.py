@@ -1,4 +1,4 @@
-"""The host steps of an unshelve: disks come from an image, and no other host is asked."""
+"""Defines the host steps of an unshelve: the root disk comes from an image, and no other host takes part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from droveway.wire import commands
 
 
 class CopyDisks(HostStep):
-    """The destination makes the root disk from the image; a server on a volume gets an empty directory."""
+    """Has the destination download the root disk; a server whose root disk is a volume gets an empty directory."""
 
     action = "download_disks"
     where = Where.DESTINATION
@@ -26,10 +26,10 @@ class CopyDisks(HostStep):
     undoes = "delete it; the image stays"
 
     def undo(self, ctx: Context) -> None:
-        """Delete what was downloaded once the image was seen whole, or nobody needs it any more.
+        """Delete what was downloaded, once the image was seen whole or the server is to be deleted.
 
-        A server that its user deleted while it was mapped to the other cell has its rows in this one until the move's
-        end, and its image went with the request.
+        Nova deletes the image with the server's request.  That may happen while the server is mapped to the other cell,
+        and the rows in this one then last until the move's end.
         """
         image = before(ctx.move).image
         if image is not None and not (ctx.move.delete_requested or is_deleted(ctx)):
@@ -47,16 +47,16 @@ class CopyDisks(HostStep):
         super().undo(ctx)
 
     def _may_be_whole(self, ctx: Context) -> bool:
-        """Whether the copy was proved, or has its name by now: a part of one is worth nothing without its image."""
+        """Tell whether the downloaded disk may be whole: it was proved so, or has its final name by now."""
         return ctx.result is not None or bool(describe(ctx, self.host(ctx), part="copy").disks)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """The storage probe, which the check of the destination wrote anew, goes as it does after a copy."""
+        """Remove the storage probe, which the destination's check wrote again; else `perform` would remove it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 
     def details(self, ctx: Context) -> commands.DownloadDisks:
-        """The image as `record_before` found it."""
+        """Name the image as `record_before` found it."""
         image = before(ctx.move).image
         wanted = (
             []
@@ -76,9 +76,9 @@ class CopyDisks(HostStep):
 
 
 class StartGuest(host.StartGuest):
-    """The point of no return; no other host has anything of the server."""
+    """Starts the guest: the point of no return; no other host has anything of the server."""
 
     states = starting.UNSHELVE
 
     def prove_off(self, ctx: Context) -> None:
-        """Nobody else could run it: its rows, which are read before each start, name this host alone."""
+        """Prove nothing: the rows, which are read before each start, name this host, so no other can run the guest."""
