@@ -1,1 +1,1 @@
-"""The steps that write a server's rows, and what tells from the rows that somebody else has written them."""
+"""The steps that write a server's rows, each of which first compares whether somebody else has changed them."""

@@ -1,4 +1,4 @@
-"""The record steps of confirm."""
+"""Defines the steps of a confirm on the server's rows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,17 @@ CONFIRM_EVENT = "compute_confirm_resize"
 
 
 class MarkConfirming(Step):
-    """The confirm is under way for everybody who reads Nova's rows."""
+    """Shows in Nova's rows that the confirm is under way."""
 
     does = "mark the migration as being confirmed"
     undoes = "mark it as finished again"
     leaves = Leaves({"status": MigrationStatus.CONFIRMING}, {"status": MigrationStatus.FINISHED})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirming`, action confirmResize; a server that no longer waits for it keeps both copies."""
+        """Set the migration to `confirming` and begin the action confirmResize.
+
+        Raises Conflict, which keeps both copies, where the server no longer waits for confirm or revert.
+        """
         with cell_rows(ctx) as rows:
             if not ctx.move.delete_requested:
                 waits = (VmState.RESIZED, VmState.RESIZED)
@@ -44,7 +47,7 @@ class MarkConfirming(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Status `finished`."""
+        """Set the migration to `finished` again."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
@@ -52,7 +55,7 @@ class MarkConfirming(Step):
 
 
 class SettleRecords(Step):
-    """The move is over: the server is an ordinary one on its new host."""
+    """Ends the move: the server is an ordinary one on its new host."""
 
     does = "let the server be an ordinary one on its new host"
     no_undo = "past the point of no return"
@@ -67,9 +70,10 @@ class SettleRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm).
+        """Set the migration to `confirmed`, and remove the move's traces from the rows, as Nova's confirm does.
 
-        Of a host that was declared down the row tells what was seen last.
+        The vm_state becomes active or stopped, by what the host said of the guest.  For a host that was declared down
+        the power_state in the row decides.
         """
         guest = ctx.inputs["destination_guest"]
         reserved = reserved_on(ctx, ctx.destination.host)
@@ -91,7 +95,7 @@ class SettleRecords(Step):
         return {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """A Nova that died between its two writes left the server waiting for ever: then the second is made here."""
+        """Finish the rows where Nova died between the two writes of its confirm: the server would wait for ever."""
         with cell_rows(ctx) as rows:
             row = rows.instance
             waits = row.vm_state == VmState.RESIZED and row.task_state is None and row.host == ctx.destination.host

@@ -1,7 +1,8 @@
-"""The record steps of a move into another cell: a hidden copy of the server's rows takes over there in one switch.
+"""Defines the steps on the rows of a move into another cell.
 
-Each transaction writes one database.  Between `show_target` and `hide_source` both copies are visible, and the mapping
-names one of them at every instant.
+A hidden copy of the server's rows is made in the target's cell, shown, and then takes over when the mapping is switched
+to it.  Each transaction writes one database.  Between `show_target` and `hide_source` both copies are visible, and the
+mapping names a visible one at every instant.
 """
 
 from __future__ import annotations
@@ -40,21 +41,25 @@ from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerState, TaskState
 
 AT_REST: Final = OneOf(tuple(MOVABLE))
-"""What the vm_state of a copy may be before the move: where a user stopped the server behind a reset state, the mapped
-copy alone says so."""
+"""The vm_states that a copy may have had before the move.
+
+A user may have stopped the server after an administrator reset its state.  Only the mapped copy says so, so that the
+two copies may differ.
+"""
 
 SHOWN: Final = (False, None)
-"""What `instances.hidden` says of a visible copy."""
+"""The values of `instances.hidden` in a visible copy."""
 
 GOES: Final = {"here": False, "hidden": False, "power_state": Power.BEFORE}
-"""What is left of a copy that is removed."""
+"""What `Stands` says of a copy that was removed."""
 
 COPIED: Final = tuple(
     field.name
     for field in dataclasses.fields(Stands)
-    # A migration's context has an id of its cell.
+    # Traces are not copied: the migration context has an id that is valid only in its own cell.
     if field.name not in (*GOES, "traces")
 )
+"""The fields of `Stands` that a new copy takes from the other one."""
 
 _ARRIVED: Final = {
     "task_state": TaskState.RESIZE_FINISH,
@@ -73,7 +78,7 @@ _LEFT: Final = {
 
 
 class CopyRecords(Step):
-    """The other cell gets all rows of the server, in one transaction, and nobody sees them."""
+    """Copies all rows of the server into the target's cell, hidden, in one transaction."""
 
     does = "copy the server's rows into the other cell, hidden"
     undoes = "remove the copy"
@@ -84,13 +89,14 @@ class CopyRecords(Step):
     """The task_state of the hidden copy."""
 
     def place(self, ctx: Context) -> tuple[str | None, str | None]:
-        """Name the host and node of the hidden copy: the source's, which are names of the other cell."""
+        """Name the host and node that the hidden copy has: those of the source."""
         return ctx.move.source_host, before(ctx.move).node
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Insert the copy; one of this move that stands already is taken.
+        """Insert the copy, unless this move has made one already.
 
-        Returns digests of what users write, as the copy has it: by them a later carry tells which one was changed.
+        Returns digests of the values that users may write.  A later `other_copy.carry` tells by them which of the two
+        copies a user has changed since.
         """
         move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
         if (why := ctx.run.owing_cells().get(target)) is not None:
@@ -104,7 +110,7 @@ class CopyRecords(Step):
                 found = other_copy.find(session, move.server, move.id)
                 if found is not None:
                     other_copy.require_own(ctx, found, target)
-                    # It may be older than what the source's rows say now.
+                    # The source's rows may be newer than the copy; the digests have to be those of the copy.
                     copy = copies.read(session, move.server)
                 else:
                     host, node = self.place(ctx)
@@ -119,25 +125,25 @@ class CopyRecords(Step):
         return {other_copy.DIGESTS: late_writes.values(copy)}
 
     def undo(self, ctx: Context) -> None:
-        """Remove the copy physically: a soft-deleted row would have Nova's archiver take the mapping too."""
+        """Remove the copy for good: for a soft-deleted row Nova's archiver would remove the server's mapping too."""
         other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell, undo=True)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Only the copy that the mapping names is Nova's."""
+        """Remove the copy that the mapping does not name; the other one is Nova's."""
         other_copy.leave_evacuated(ctx)
 
 
 class RecordDestination(forward.RecordDestination):
-    """In the source's cell: ids of the other cell stay out of it."""
+    """Names the destination in the source's cell, without ids, which are valid only in the target's cell."""
 
     def named(self, ctx: Context, rows: Rows) -> forward.Named:  # noqa: ARG002 - its node is in the other cell
-        """Name the destination without its number."""
+        """Return the destination's address, and no compute_id: that is an id of the other cell."""
         with ctx.run.cells.database(ctx.destination.cell).read() as session:
             return forward.Named(None, compute_node(session, ctx.destination.host).host_ip)
 
 
 class RecordDestinationCopy(Step):
-    """The copy names the destination too, with the numbers of its own cell, and the destination counts it."""
+    """Names the destination in the target's copy, with the ids of that cell, and counts the server there."""
 
     does = "name the destination in the copy"
     no_undo = "undone with the copy"
@@ -145,7 +151,7 @@ class RecordDestinationCopy(Step):
     between = Between(target=Leaves({"new": Flavor.NEW, "traces": True}, names_alternate=True))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The same as `record_destination`, once the server's group was looked at behind the destination's lock."""
+        """Write what `record_destination` writes, once the server's group was checked under its lock."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx, ctx.destination.cell) as rows:
             check_group(ctx, rows.session)
@@ -156,7 +162,7 @@ class RecordDestinationCopy(Step):
 
 
 class HandOverSource(Step):
-    """The last look at the source's rows before the copy is shown: they stand as this move left them."""
+    """Compares the source's rows a last time before the copy is shown: they must say what this move left there."""
 
     does = "compare the source's rows, and let their migration say that the data has arrived"
     undoes = "let it say that the data is on its way"
@@ -164,7 +170,7 @@ class HandOverSource(Step):
     skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `post-migrating`; raises Conflict where somebody has changed what the move left."""
+        """Set the source's migration to `post-migrating`; raises Conflict where somebody changed the rows."""
         attached.require_on(ctx, ctx.destination.host)
         with cell_rows(ctx, ctx.move.source_cell) as rows:
             require_at_source(ctx, rows)
@@ -174,7 +180,7 @@ class HandOverSource(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Status `migrating`."""
+        """Set the source's migration to `migrating` again."""
         fault = failure(ctx)
         with cell_rows(ctx, ctx.move.source_cell) as rows:
             rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING)
@@ -182,7 +188,7 @@ class HandOverSource(Step):
 
 
 class ShowTarget(Step):
-    """The copy is made whole and visible in one transaction."""
+    """Completes the target's copy and makes it visible, in one transaction."""
 
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
@@ -197,7 +203,7 @@ class ShowTarget(Step):
     cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Host, flavor and zone of the destination, `resize_finish`, `post-migrating`, and what users wrote since."""
+        """Write the destination's host, flavor and zone, `resize_finish`, `post-migrating`, and what users wrote."""
         record, chosen = before(ctx.move), ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         source = other_copy.read(ctx, ctx.move.source_cell)
@@ -218,7 +224,7 @@ class ShowTarget(Step):
         return carried
 
     def undo(self, ctx: Context) -> None:
-        """Hidden, with the source's name."""
+        """Hide the copy again, naming the source's host; first carry what users wrote in it to the source's copy."""
         record, chosen = before(ctx.move), ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         other_copy.carry(ctx, chosen.cell, ctx.move.source_cell)
@@ -235,17 +241,17 @@ class ShowTarget(Step):
 
 
 class SwitchMapping(Step):
-    """From here on the server lives in the other cell."""
+    """Maps the server to the other cell, in which it lives from then on."""
 
     back: ClassVar[bool] = False
-    """Whether it leads back into the source's cell: a server that is being deleted goes that way too."""
+    """Whether the step maps the server back to the source's cell; this is done for one that is being deleted too."""
     does = "map the server to the other cell"
     undoes = "map it to its own cell again"
     leaves = Leaves(_ARRIVED, _LEFT)
     between = Between(maps=(Side.DESTINATION, Side.SOURCE))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Write one row of the API database; of a server that Nova evacuates the mapping stays."""
+        """Write the mapping in the API database; raises Evacuated where Nova has evacuated the server."""
         if why := ctx.run.evacuated(ctx):
             raise Evacuated(why)
         with api_rows(ctx) as session:
@@ -253,13 +259,16 @@ class SwitchMapping(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Write the same row back."""
+        """Write the old mapping back."""
         with api_rows(ctx) as session:
             mappings.switch(session, ctx.move.server, *_from_to(ctx, back=not self.back), deleting=True)
 
 
 class CarryLateWrites(Step):
-    """A request that read the mapping before the switch may have written the source's rows after they were read."""
+    """Carries over what users wrote in the source's copy after this move had read it.
+
+    A request that read the mapping before the switch may still write there.
+    """
 
     back: ClassVar[bool] = False
     """Whether the server goes back into the source's cell."""
@@ -268,17 +277,17 @@ class CarryLateWrites(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Carry what is in the copy that was left alone over to the one that took over."""
+        """Carry what users wrote only in the copy that the server has left into the copy that took over."""
         return other_copy.carry(ctx, *_from_to(ctx, back=self.back))
 
     def undo(self, ctx: Context) -> dict[str, Any] | None:
-        """Carry it the other way; the history says where that could not be read."""
+        """Carry it the other way; return a result only where the copy could not be read, for the history."""
         carried = other_copy.carry(ctx, *_from_to(ctx, back=not self.back))
         return carried if other_copy.UNREAD in carried else None
 
 
 class HideSource(Step):
-    """The copy that is left stands at rest, names no host of its cell, and is in no list."""
+    """Hides the source's copy, which then names no host of its own cell, so that no nova-compute there acts on it."""
 
     does = "hide the source's rows"
     undoes = "show them again"
@@ -292,9 +301,10 @@ class HideSource(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the destination's name and flavor.old, by which the source still counts its part.
+        """Hide the copy, naming the destination's host; by flavor.old Nova still counts the source's usage.
 
-        Where it is owed, `hand_over_source` may have been left out for the same reason.
+        Where this step was a debt, `hand_over_source` may have been left out too, since the same cell was away.  Then
+        its status is written here.
         """
         record = before(ctx.move)
         reserved = reserved_on(ctx)
@@ -309,7 +319,7 @@ class HideSource(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Visible, on the source; one that Nova has evacuated meanwhile stands as it is."""
+        """Show the copy again, on the source; leave it alone where Nova has evacuated the server meanwhile."""
         reserved = reserved_on(ctx)
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
             if evacuations.of_move(rows.session, rows.move, rows.instance.task_state)[1]:
@@ -320,7 +330,7 @@ class HideSource(Step):
 
 
 class FinishSourceRecords(Step):
-    """The source's copy tells the same of the move as the other one, which has all that users wrote."""
+    """Closes the move's events in the source's copy too, and carries over what users wrote there late."""
 
     does = "close the move's events in the source's cell, and bring over what users wrote there late"
     no_undo = "past the point of no return"
@@ -328,7 +338,7 @@ class FinishSourceRecords(Step):
     cell_debt = debts.CLOSE_EVENTS
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Close what is open there; a late delete counts."""
+        """Close the open event; where a late request deletes the server there, the mapped copy is deleted too."""
         carried = other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
         with cell_rows(ctx, ctx.move.source_cell) as rows:
             other_copy.take_deletion_over(ctx, rows, ctx.destination.cell)
@@ -337,16 +347,16 @@ class FinishSourceRecords(Step):
 
 
 class FinishRecords(forward.FinishRecords):
-    """In the target's cell, which owes it where it is gone: `move revert` then brings the server back."""
+    """Finishes the target's rows; a cell that is gone owes that, and `move revert` then brings the server back."""
 
     debt_when_gone = debts.FINISH
 
     def left(self, ctx: Context) -> Any:  # noqa: ARG002 - either is
-        """Tell that it may be as it was when the copy was made, though its user has stopped the server since."""
+        """Return the vm_states that the copy may have: the user may have stopped the server since the copy was made."""
         return AT_REST
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Never in the rows of the other cell, which stand in for those of one that is gone."""
+        """Write the target's rows; raises where that cell is gone, so that the source's copy is not written instead."""
         ctx.run.cells.database(ctx.destination.cell)
         return super().perform(ctx)
 
@@ -358,7 +368,7 @@ def _from_to(ctx: Context, *, back: bool) -> tuple[str, str]:
 
 
 def require_at_source(ctx: Context, rows: Rows) -> None:
-    """Raise Conflict unless the source's rows stand as this move left them: on its host, off, in the move's task."""
+    """Raise Conflict unless the source's rows are as this move left them: on its host, off, `resize_migrated`."""
     source = ctx.move.source_host
     rows.change(
         host=(source, source),
@@ -368,7 +378,7 @@ def require_at_source(ctx: Context, rows: Rows) -> None:
 
 
 def hide_source(ctx: Context, rows: Rows) -> None:
-    """Let the source's rows be hidden, with the names of the destination, which are names of the other cell."""
+    """Hide the source's rows, and let them name the destination, which is a host of the other cell."""
     place, chosen = own_place(ctx, rows), ctx.destination
     rows.change(
         host=(place.host, chosen.host),
@@ -382,7 +392,7 @@ def hide_source(ctx: Context, rows: Rows) -> None:
 
 
 def show_source(ctx: Context, rows: Rows) -> None:
-    """Let the source's rows be visible again, on the source or on the host in its place."""
+    """Show the source's rows again, on the source or on the host in its place."""
     place, chosen = own_place(ctx, rows), ctx.destination
     rows.change(
         host=(chosen.host, place.host),
@@ -394,7 +404,7 @@ def show_source(ctx: Context, rows: Rows) -> None:
 
 
 def own_place(ctx: Context, rows: Rows) -> Place:
-    """Where the server is in its own cell: on its source, or on the host that a revert brings it to instead."""
+    """Return where the server is in the source's cell: on its source, or on the host that a revert leads to instead."""
     if ctx.returning is None:
         return source_place(ctx, before(ctx.move))
     host, node = ctx.returning.host, ctx.returning.node
@@ -402,14 +412,14 @@ def own_place(ctx: Context, rows: Rows) -> Place:
 
 
 def hidden_place(ctx: Context) -> Place:
-    """Where the hidden copy in the target cell says that the server is: where it is in its own, without a number."""
+    """Return the place that the hidden copy in the target's cell names: the source's, without compute_id."""
     record = before(ctx.move)
     node = record.node if ctx.returning is None else ctx.returning.node
     return Place(ctx.return_host, node, None, record.availability_zone)
 
 
 def target_place(ctx: Context, rows: Rows) -> Place:
-    """Where the visible copy in the target cell says that the server is."""
+    """Return the place that the visible copy in the target's cell names: the destination."""
     chosen = ctx.destination
     node = compute_node(rows.session, chosen.host)
     return Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))

@@ -1,4 +1,7 @@
-"""The record steps that end a move into another cell: confirm removes the source's copy, revert shows it again."""
+"""Defines the steps on the rows that end a move into another cell.
+
+Confirm removes the source's copy.  Revert shows it again and removes the target's copy.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +22,31 @@ from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerS
 
 _REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
 _LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING, TaskState.DELETING))
-"""Tasks of a copy whose cell was gone when its revert began."""
+"""The task_states of a copy whose cell was gone when its revert began."""
 
 
 class MarkReverting(revert.MarkReverting):
-    """In the target's cell; one that is gone is left as it stands, and owes that an undo takes the mark away."""
+    """Marks the target's rows as being reverted; left out where that cell is gone.
+
+    The cell then owes the undo, which takes the mark away.
+    """
 
     skipped_when_gone = True
     undo_debt_when_gone = debts.UNMARK
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Never in the rows of the other cell, which stand in for those of one that is gone."""
+        """Write the target's rows; raises where that cell is gone, so that the source's copy is not written instead."""
         ctx.run.cells.database(ctx.destination.cell)
         return super().perform(ctx)
 
     def undo(self, ctx: Context) -> None:
-        """Neither here."""
+        """Write the target's rows back; raises where that cell is gone, as `perform` does."""
         ctx.run.cells.database(ctx.destination.cell)
         super().undo(ctx)
 
 
 class CheckSourceRecords(Step):
-    """The hidden copy has to stand as the forward flow left it."""
+    """Compares the hidden copy in the source's cell with what the forward flow left there."""
 
     does = "check the hidden rows in the source's cell, and bring over what users wrote there late"
     no_undo = "what users wrote stays"
@@ -48,11 +54,15 @@ class CheckSourceRecords(Step):
     skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Raises Conflict where somebody has changed what the move left there; a late delete counts instead."""
+        """Compare the rows, and carry over what users wrote there late.
+
+        Raises Conflict where somebody has changed what the move left there.  A late delete raises nothing: the mapped
+        copy takes it over.
+        """
         source, target = ctx.move.source_cell, ctx.destination.cell
         confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
         if confirms and not other_copy.stands(ctx, source, target):
-            # A confirm that the journal, put back since, no longer knows has removed it: that is all a confirm is for.
+            # A confirm that the journal, which was put back, does not know has removed the copy already.
             return {}
         with cell_rows(ctx, source) as rows:
             other_copy.take_deletion_over(ctx, rows, target)
@@ -73,12 +83,12 @@ def _require_hidden(ctx: Context, rows: Rows) -> None:
 
 
 def _was_shown(rows: Rows) -> bool:
-    """Whether a revert that the journal no longer knows has shown the copy: nothing else writes that status here."""
+    """Tell whether a revert that the journal no longer knows has shown the copy: only that writes this status."""
     return rows.migration.status == MigrationStatus.REVERTING
 
 
 class RemoveSourceRecords(Step):
-    """Confirm: the server lives in the other cell alone."""
+    """Confirm: removes the rows from the source's cell."""
 
     does = "remove the hidden rows from the source's cell"
     no_undo = "past the point of no return"
@@ -87,13 +97,13 @@ class RemoveSourceRecords(Step):
     cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """All rows, physically, in bounded transactions."""
+        """Remove all rows for good, in transactions of a limited size."""
         other_copy.remove(ctx, ctx.move.source_cell, ctx.destination.cell)
         return {}
 
 
 class HandOverTarget(Step):
-    """The last look at the target's rows before the source's are shown again."""
+    """Compares the target's rows a last time before the source's are shown again."""
 
     does = "compare the rows in the target's cell"
     no_undo = "it only reads"
@@ -101,7 +111,7 @@ class HandOverTarget(Step):
     skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Raises Conflict where somebody has changed what the revert left."""
+        """Raise Conflict where somebody has changed what the revert left."""
         attached.require_on(ctx, ctx.return_host)
         with cell_rows(ctx, ctx.destination.cell) as rows:
             _require_at_target(ctx, rows)
@@ -109,7 +119,7 @@ class HandOverTarget(Step):
 
 
 class ShowSource(Step):
-    """The source's copy is made whole and visible in one transaction."""
+    """Completes the source's copy and makes it visible, in one transaction."""
 
     does = "show the source's rows again, with what was changed since"
     undoes = "hide them"
@@ -138,7 +148,7 @@ class ShowSource(Step):
     cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Host of the source, `resized` in task `resize_reverting`, so that users see REVERT_RESIZE."""
+        """Write the source's host, `resized` and task_state `resize_reverting`, so that users see REVERT_RESIZE."""
         record, move = before(ctx.move), ctx.move
         reserved = reserved_on(ctx, ctx.return_host)
         target = other_copy.read(ctx, ctx.destination.cell)
@@ -160,7 +170,7 @@ class ShowSource(Step):
         return carried
 
     def undo(self, ctx: Context) -> None:
-        """As the forward flow left them, once what was written there was brought to the target's."""
+        """Hide the rows as the forward flow left them, once what users wrote there was carried to the target's copy."""
         record, move = before(ctx.move), ctx.move
         fault = failure(ctx)
         other_copy.carry(ctx, move.source_cell, ctx.destination.cell)
@@ -178,7 +188,7 @@ class ShowSource(Step):
 
 
 class SwitchMapping(crossing.SwitchMapping):
-    """From here on the server lives in its own cell again."""
+    """Maps the server to the source's cell again, in which it lives from then on."""
 
     back = True
     does = "map the server to its own cell again"
@@ -191,7 +201,10 @@ class SwitchMapping(crossing.SwitchMapping):
 
 
 class CarryLateWrites(crossing.CarryLateWrites):
-    """A request that read the mapping before the switch may have written the target's rows after they were read."""
+    """Carries over what users wrote in the target's copy after this flow had read it.
+
+    A request that read the mapping before the switch may still write there.
+    """
 
     back = True
     does = "bring what users wrote late in the target's cell over to the source's"
@@ -199,7 +212,7 @@ class CarryLateWrites(crossing.CarryLateWrites):
 
 
 class HideTarget(Step):
-    """The copy that is left in the target's cell stands at rest until it is removed."""
+    """Hides the copy in the target's cell until it is removed."""
 
     does = "hide the rows in the target's cell"
     undoes = "show them again"
@@ -214,9 +227,10 @@ class HideTarget(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the source's name; a journal that was put back may not know that they are removed already.
+        """Hide the copy, and let it name the source's host.
 
-        Where it is owed, they may stand as the forward flow had left them.
+        After a journal was put back the copy may be removed already: then nothing is done.  Where this step was a debt,
+        the copy may still be as the forward flow left it.
         """
         chosen = ctx.destination
         if ctx.must_go_on:
@@ -240,7 +254,7 @@ class HideTarget(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Visible, on the destination."""
+        """Show the copy again, on the destination."""
         chosen = ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         with claimed_rows(ctx, chosen.cell) as rows:
@@ -255,7 +269,7 @@ class HideTarget(Step):
 
 
 class RemoveTargetRecords(Step):
-    """Revert: the server lives in its own cell alone."""
+    """Revert: removes the rows from the target's cell."""
 
     does = "remove the hidden rows from the target's cell"
     no_undo = "past the point of no return"
@@ -264,7 +278,7 @@ class RemoveTargetRecords(Step):
     cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """All rows, physically, in bounded transactions."""
+        """Remove all rows for good, in transactions of a limited size."""
         other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell)
         return {}
 

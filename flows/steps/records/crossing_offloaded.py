@@ -1,4 +1,7 @@
-"""The record steps of an unshelve in another cell: neither copy names a host before the one there is shown."""
+"""Defines the steps on the rows of an unshelve in another cell.
+
+Neither copy names a host until `show_target` lets the target's copy name the destination.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ _LEFT: Final = {"side": Side.NOWHERE, "zone": Side.NOWHERE}
 
 
 class CopyRecords(crossing.CopyRecords):
-    """The hidden copy is on no host, as the one that it was made of."""
+    """Copies the server's rows into the target's cell, hidden; the copy names no host, as the rows themselves."""
 
     task = TaskState.UNSHELVING
 
     def place(self, ctx: Context) -> tuple[str | None, str | None]:  # noqa: ARG002 - no host has the server
-        """Name none."""
+        """Name no host."""
         return None, None
 
 
 class HandOverSource(Step):
-    """The last look at the source's rows before the copy is shown: they stand as this move left them."""
+    """Compares the source's rows a last time before the copy is shown: they must say what this move left there."""
 
     does = "compare the rows in the server's own cell, its volumes and its ports"
     no_undo = "it only reads"
@@ -47,7 +50,7 @@ class HandOverSource(Step):
 
 
 class ShowTarget(Step):
-    """The copy is made whole and visible in one transaction."""
+    """Completes the target's copy and makes it visible, in one transaction."""
 
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
@@ -56,7 +59,7 @@ class ShowTarget(Step):
     between = Between(target=Leaves({**_ARRIVED, "hidden": False}, {**_LEFT, "hidden": True}), takes=("attachments",))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """host, node, compute_id, launched_on and zone, and what users wrote since; the server is still off."""
+        """Write host, node, compute_id, launched_on and zone, and what users wrote since; the server is still off."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
             source = copies.read(session, ctx.move.server)
@@ -68,14 +71,14 @@ class ShowTarget(Step):
         return carried
 
     def undo(self, ctx: Context) -> None:
-        """Hidden, on no host."""
+        """Hide the copy, which then names no host; carry what users wrote in it to the other copy first."""
         chosen, fault = ctx.destination, failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
         other_copy.carry(ctx, chosen.cell, ctx.move.source_cell)
         with claimed_rows(ctx, chosen.cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
             unshelving.name_no_host(ctx, rows)
-            # A state that was reset here goes with the copy: the other one stands as this move left it.
+            # A state that was reset in this copy is dropped with it: the other copy is as this move left it.
             reset = (None,) if rows.instance.vm_state in outcome.RESET else ()
             rows.change(
                 task_state=(OneOf((TaskState.UNSHELVING, TaskState.DELETING, *reset)), TaskState.UNSHELVING),
@@ -86,13 +89,13 @@ class ShowTarget(Step):
 
 
 class SwitchMapping(crossing.SwitchMapping):
-    """From here on the server lives in the other cell."""
+    """Maps the server to the other cell, in which it lives from then on."""
 
     leaves = Leaves(_ARRIVED, _LEFT)
 
 
 class HideSource(Step):
-    """The copy that is left stands at rest, on no host, and is in no list; it says whose it is."""
+    """Hides the copy in the source's cell, which names no host, and marks it with this move."""
 
     does = "hide the rows in the server's own cell"
     undoes = "show them again"
@@ -100,7 +103,7 @@ class HideSource(Step):
     between = Between(source=Leaves({"hidden": True}, {"hidden": False}))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the move's mark: no migration tells by which move it was left."""
+        """Hide the copy, and write the move's id into its system metadata, as an unshelve has no migration."""
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
             _require_offloaded(rows)
             rows.change(hidden=(OneOf((True, *crossing.SHOWN)), True))
@@ -109,14 +112,14 @@ class HideSource(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Visible, without the mark."""
+        """Show the copy again, and remove the move's id from it."""
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
             rows.change(host=(None, None), hidden=(OneOf((True, *crossing.SHOWN)), False))
             servers.set_system_metadata(rows.session, ctx.move.server, MOVE_KEY, None)
 
 
 def _require_offloaded(rows: Rows) -> None:
-    """Raise Conflict unless the rows stand as this move left them: on no host, off, in the unshelve's task."""
+    """Raise Conflict unless the rows are as this move left them: on no host, off, with task_state `unshelving`."""
     rows.change(
         host=(None, None),
         vm_state=(VmState.SHELVED_OFFLOADED, VmState.SHELVED_OFFLOADED),

@@ -1,4 +1,4 @@
-"""The steps that delete a server at rest; each only goes forward and may find all of its work done."""
+"""Defines the steps that delete a server at rest: none is undone, and each may find all of its work done."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORWARD_ONLY: Final = "a server that is deleted does not come back"
 
 
 class MarkDeleting(Step):
-    """Everybody who reads Nova's rows sees that the server goes."""
+    """Shows in Nova's rows that the server is being deleted."""
 
     does = "mark the server as being deleted"
     no_undo = _FORWARD_ONLY
@@ -38,7 +38,7 @@ class MarkDeleting(Step):
     leaves = Leaves({"task_state": TaskState.DELETING})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """task_state `deleting`, action delete (Nova's `API._delete`); the value names the host of the server."""
+        """Write task_state `deleting` and begin the action delete, as Nova's `API._delete`; return the host."""
         move, run = ctx.move, ctx.run
         with run.journal.read() as session:
             host = moves.home(session, move)
@@ -56,9 +56,9 @@ class MarkDeleting(Step):
 
 
 class _AtHome(HostStep):
-    """A step on the host that the server is on, and on those that may still have something of it.
+    """Commands the host that the server is on, and those that may still have something of it.
 
-    Nothing for a server that has no host.
+    Does nothing for a server that has no host.
     """
 
     where = Where.HOME
@@ -67,15 +67,18 @@ class _AtHome(HostStep):
     needs = ("home",)
 
     def host(self, ctx: Context) -> str:
-        """The one that the server was on when its delete began."""
+        """Name the host that the server was on when its delete began."""
         return homes.before(ctx)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Command each host's worker; on a host that the server came to since, what the steps before did there too."""
+        """Command each host's worker.
+
+        A host to which the server came since is sent the commands of the earlier steps too.
+        """
         return self.clear(ctx, homes.hold(ctx))
 
     def clear(self, ctx: Context, found: homes.Homes) -> dict[str, Any]:
-        """What the host said that the server was on when its delete began."""
+        """Command each host that was ``found``; return the answer of the one that the server was on at first."""
         was, answer = self.host(ctx), dict[str, Any]()
         for host in found.every:
             if host == was:
@@ -85,7 +88,11 @@ class _AtHome(HostStep):
         return answer
 
     def command_host(self, ctx: Context, host: str, *, must: bool, part: str = "") -> dict[str, Any]:
-        """The host's answer, or that it owes it: the host of a server that lives elsewhere is not waited for."""
+        """Command the host and return its answer, or record that it owes the action and return `OWED`.
+
+        A host that is away owes it unless it ``must`` be cleared, since the server lives there; one that is declared
+        down owes it always.
+        """
         details = self.details(ctx)
         if must or not ctx.run.owes(host):
             try:
@@ -98,24 +105,24 @@ class _AtHome(HostStep):
 
 
 class StopGuest(_AtHome):
-    """The guest goes off at once: Nova gives it no time either."""
+    """Switches the guest off at once: Nova gives it no time to shut down either."""
 
     deadline = 180.0
     does = "switch the guest off"
 
     def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - the same for every server
-        """No grace."""
+        """Give the guest no time to shut down."""
         return commands.StopGuest(grace=0.0, restart=False)
 
 
 class DisconnectGuest(_AtHome):
-    """The host gives up interfaces and volumes."""
+    """Has the host disconnect interfaces and volumes."""
 
     action = "disconnect"
     does = "disconnect interfaces and volumes"
 
     def details(self, ctx: Context) -> msgspec.Struct:
-        """By rows and services alike: after a move that was undone half way they may differ."""
+        """Name what the rows, Cinder and Neutron have: after a move that was half undone these may differ."""
         volumes = {each.volume: each for each in volume_refs(ctx)}
         for held in ctx.run.cloud.volumes.for_server(ctx.move.server):
             known = commands.VolumeRef(volume=held.volume, attachment=held.id, device="")
@@ -127,54 +134,54 @@ class DisconnectGuest(_AtHome):
 
 
 class RemoveGuest(_AtHome):
-    """The guest's definition and its disks go."""
+    """Has the host remove the guest's definition and its disks."""
 
     destroys = True
     deadline = 600.0
     does = "undefine the guest, delete its disks"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Note the hosts on which nothing of the server is left by now."""
+        """Remove the guest, and return the hosts on which nothing of the server is left."""
         found = homes.hold(ctx)
         return {**self.clear(ctx, found), homes.HOSTS: found.every}
 
 
 class DeletePorts(Step):
-    """The server's ports go with every binding of theirs."""
+    """Deletes the server's ports with all their bindings."""
 
     does = "delete the server's ports"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Whatever ports are there."""
+        """Delete the ports that are there; a port that was attached before the server is deleted like the others."""
         _follow(ctx)
         return {"ports": _delete_ports(ctx)}
 
 
 class DeleteAttachments(Step):
-    """The server's volumes are free; those with delete_on_termination go with it, as in Nova."""
+    """Frees the server's volumes, and deletes those with delete_on_termination, as Nova does."""
 
     does = "free the server's volumes, delete those that go with it"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Whatever attachments are there, empty ones too; a volume that another server has as well stays."""
+        """Delete the attachments, empty ones too; a volume that another server has as well is not deleted."""
         _follow(ctx)
         held, going = free_volumes(ctx)
         return {"attachments": held, "deleted_volumes": going}
 
 
 class DeleteImages(Step):
-    """The image of a shelved server goes with it, and those that its move has kept."""
+    """Deletes the image of a shelved server, and the images that its move has kept."""
 
     does = "delete the shelved server's image, and those that its move kept"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The one that the rows name, as in Nova's delete; in an installation without an image service it stays."""
+        """Delete the image that the rows name, as Nova's delete does; it stays where no image service is configured."""
         _follow(ctx)
         kept = moved_images.kept(ctx.move) if ctx.run.cloud.images is not None else []
         moved_images.delete(ctx, kept)
@@ -188,30 +195,31 @@ class DeleteImages(Step):
 
 
 class ReleaseAllocation(Step):
-    """Nothing of the server is left on its host, so nothing is held there."""
+    """Releases the allocations once nothing of the server is left on its host."""
 
     does = "release what the server and its move hold"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Both consumers are emptied, in one Placement call."""
+        """Empty the consumers of the server and of its migration, in one Placement call."""
         _follow(ctx)
         _release(ctx)
         return {}
 
 
 class SettleRecords(Step):
-    """The cell's rows say that the server is gone."""
+    """Soft-deletes the server's rows in its cell."""
 
     does = "soft-delete the server's rows in its cell"
     no_undo = _FORWARD_ONLY
     leaves = Leaves({"task_state": None, "vm_state": Vm.DELETED, "power_state": Power.NONE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """As Nova's `instance_destroy`, with the host's usage and the action's end.
+        """Soft-delete the rows as Nova's `instance_destroy` does, count the host's usage and end the action.
 
-        A server that Nova takes to another host right before that keeps its rows: the next try follows it.
+        Raises StepError (``being-evacuated``) where Nova has taken the server to another host right before; the next
+        try clears that host.
         """
         found = _follow(ctx)
         move, run, reserved = ctx.move, ctx.run, reserved_on(ctx, *found.every)
@@ -226,14 +234,14 @@ class SettleRecords(Step):
 
 
 class ForgetRequest(Step):
-    """The API database forgets the server."""
+    """Removes the server from the API database."""
 
     does = "forget the request spec, mark the mapping as deleted"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """request_specs, group membership, `queued_for_delete`."""
+        """Delete the request spec and the group membership, and mark the mapping with `queued_for_delete`."""
         with api_rows(ctx) as session:
             deletion.remove_from_api(session, ctx.move.server)
         return {}
@@ -243,13 +251,13 @@ _ON_A_HOST: Final[tuple[type[_AtHome], ...]] = (StopGuest, DisconnectGuest, Remo
 
 
 def _clear_host(ctx: Context, host: str, *, must: bool, until: type[_AtHome] = RemoveGuest) -> None:
-    """Do on another host what the steps do on the first one, up to this one: each finds it done."""
+    """Send another host the commands of all host steps up to ``until``; a command may find its work done."""
     for step in _ON_A_HOST[: _ON_A_HOST.index(until) + 1]:
         step(ctx.run).command_host(ctx, host, must=must, part=f"{step.step_name()}-at-{host}")
 
 
 def _follow(ctx: Context) -> homes.Homes:
-    """Clear each host that the server came to since `remove_guest`, and then all that Nova has made for it there."""
+    """Clear each host to which Nova took the server since `remove_guest`, and all that Nova has made for it there."""
     found = homes.hold(ctx)
     cleared = homes.cleared(ctx)
     if left := [host for host in found.every if host not in cleared]:
@@ -271,7 +279,7 @@ def _delete_ports(ctx: Context) -> int:
 
 
 def free_volumes(ctx: Context) -> tuple[int, list[str]]:
-    """Free the server's volumes; how many attachments went, and the volumes that were deleted with them."""
+    """Free the server's volumes; return how many attachments were deleted, and which volumes were deleted."""
     volumes = ctx.run.cloud.volumes
     held = volumes.for_server(ctx.move.server)
     for attachment in held:

@@ -1,4 +1,7 @@
-"""Steps that write the journal, the cell and the API database: each one transaction on one database."""
+"""Defines the steps of a forward flow that write the journal, the cell or the API database.
+
+Each step writes one database, in one transaction.
+"""
 
 from __future__ import annotations
 
@@ -59,14 +62,14 @@ FINISH_EVENT = "compute_finish_resize"
 
 
 class RecordBefore(Step):
-    """Keeps what revert and the undos need, before anything is touched; the guest is read from its host."""
+    """Records what revert and the undos need, before anything is touched; the guest is read from its host."""
 
     does = "record the server as it is now"
     no_undo = "only the journal's own record, which is kept as evidence"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Write `moves.before` once."""
+        """Write `moves.before`, unless it is written already."""
         if ctx.move.before is None:
             overtaken.require_record(ctx, lost="what the server was before the move")
             record = self._read(ctx)
@@ -120,24 +123,24 @@ class RecordBefore(Step):
             )
 
     def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:  # noqa: ARG002 - others have it from there
-        """The guest as its host has it."""
+        """Ask the source for the guest."""
         found = ctx.command(ctx.move.source_host, "describe_guest", NoDetails(), deadline=self.deadline)
         return msgspec.convert(found, type=GuestState)
 
     def image(self, ctx: Context) -> ImageBefore | None:  # noqa: ARG002 - only a shelved server has one
-        """The image that holds the server's data; None for one that is on a host."""
+        """Return the image that holds the server's data; None for a server that is on a host."""
         return None
 
 
 class Accept(Step):
-    """Shows the move to everybody who reads Nova's rows."""
+    """Shows the move in Nova's rows."""
 
     does = "mark the server as being moved"
     undoes = "clear the mark; the action ends with Error"
     leaves = Leaves({"task_state": TaskState.RESIZE_MIGRATED}, {"task_state": None})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """task_state NULL becomes `resize_migrated`; the action and its first events open (Nova's `API.resize`).
+        """Change task_state from NULL to `resize_migrated`, and begin action and events, as Nova's `API.resize`.
 
         A nova-compute that restarts clears Nova's own first state, `resize_prep`, and leaves this one alone.  What
         `record_before` found must still hold now that others see the move; raises `droveway.errors.Conflict` or
@@ -146,7 +149,7 @@ class Accept(Step):
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
             if rows.read is not None:
-                # It comes after the mark: a journal that was put back has lost that this was done, and more besides.
+                # A later step has inserted the migration already: the journal was put back and does not know it.
                 return {}
             require_recorded(rows, record)
             rows.change(
@@ -163,14 +166,14 @@ class Accept(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """task_state back to NULL."""
+        """Change task_state back to NULL."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
                 rows.change(task_state=task(rows, _ACCEPTED, None))
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
+        """End the move's own migration and action with error, and remove its traces; the other rows are Nova's."""
         run = ctx.run
         leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.asked_as, run.epoch)
 
@@ -178,7 +181,7 @@ class Accept(Step):
 def require_ports(ctx: Context, record: Before) -> None:
     """Raise StepError (``changed``) when the server has a port that `record_before` did not find.
 
-    Looked at behind the mark, with which nobody attaches one any more.
+    It is called once the task_state is written: from then on Nova attaches no port.
     """
     known = {port.port for port in record.ports}
     for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
@@ -209,17 +212,17 @@ class RecordMigration(Step):
     leaves = Leaves({"status": MigrationStatus.PRE_MIGRATING}, {"status": MigrationStatus.ERROR})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Insert the row as `pre-migrating` (Nova's `MigrationTask._preallocate_migration`)."""
+        """Insert the row as `pre-migrating`, as Nova's `MigrationTask._preallocate_migration` does."""
         record, move = before(ctx.move), ctx.move
         with cell_rows(ctx) as rows:
             if rows.read is None:
-                # An evacuation that came before this row is told by the host alone.
+                # Only the host tells of an evacuation that came before this row.
                 rows.change(host=(move.source_host, move.source_host))
                 rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """The status becomes `error`."""
+        """Set the migration to `error`."""
         reserved = reserved_on(ctx)
         with cell_rows(ctx) as rows:
             row = servers.migration(rows.session, ctx.move.id)
@@ -229,10 +232,10 @@ class RecordMigration(Step):
 
 
 class Named(NamedTuple):
-    """What a cell's rows say of a destination beside its name."""
+    """Holds what a cell's rows say of a destination beside its name."""
 
     compute_id: int | None
-    """Of its compute node; None in another cell than its own."""
+    """The id of its compute node; None in another cell than its own."""
     address: str | None
 
 
@@ -248,10 +251,10 @@ class RecordDestination(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The dest columns, flavor.new, old_vm_state, migration context, the destination's usage.
+        """Write the dest columns, flavor.new, old_vm_state, migration context and the destination's usage.
 
-        Before that the server's group is looked at again (Nova's late check in `prep_resize`): the rows written here
-        are what the next move to this host counts. A policy that is broken by now is the destination's fault.
+        Before that the server's group is checked again, as Nova's `prep_resize` does: the next move to this host counts
+        the rows that are written here.  Raises DestinationFault where the group's policy forbids the host by now.
         """
         chosen = ctx.destination
         reserved = reserved_on(ctx, chosen.host)
@@ -262,7 +265,7 @@ class RecordDestination(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """All back but the migration's dest columns."""
+        """Take back all that was written but the migration's dest columns."""
         fault = failure(ctx)
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
@@ -280,7 +283,7 @@ class RecordDestination(Step):
             fail_event(rows, PREP_EVENT, fault)
 
     def named(self, ctx: Context, rows: Rows) -> Named:
-        """What the rows say of the destination; raises DestinationFault when the server's group forbids it by now."""
+        """Return what the rows are to say of the destination; raises DestinationFault if the group forbids it."""
         check_group(ctx, rows.session)
         node = compute_node(rows.session, ctx.destination.host)
         return Named(node.id, node.host_ip)
@@ -312,7 +315,7 @@ def name_destination(ctx: Context, rows: Rows, named: Named) -> None:
 
 
 def _earlier(ctx: Context, rows: Rows) -> dict[str, OneOf]:
-    """What the dest columns may hold: nothing, or an alternate that was tried before, with its number in this cell."""
+    """Return what the dest columns may hold: NULL, or an alternate that was tried before, with its id in this cell."""
     with ctx.run.journal.read() as session:
         tried = session.execute(_TRIED, {"move": ctx.move.id}).all()
     known = tuple(rows.session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
@@ -324,11 +327,11 @@ def _earlier(ctx: Context, rows: Rows) -> dict[str, OneOf]:
 
 
 _FINISHING: Final = ("connect_destination", "define_guest")
-"""Steps of the destination's part (Nova's `finish_resize`) that come before the records which open its event."""
+"""The steps that belong to Nova's `finish_resize`, but run before the step that opens its event."""
 
 
 class MarkMigrating(Step):
-    """Tells everybody that the guest is about to be off, before it is, so that no restarting nova-compute starts it."""
+    """Says in Nova's rows that the guest is off, before it is, so that no nova-compute that restarts starts it."""
 
     does = "mark the guest as about to be shut down"
     undoes = "back to preparing"
@@ -346,7 +349,7 @@ class MarkMigrating(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `migrating`; power_state 4, which a nova-compute that resumes guests on boot leaves off.
+        """Write status `migrating` and power_state 4: a nova-compute that resumes guests on boot leaves it off.
 
         A flow that an earlier release began may still stand at `resize_prep`.
         """
@@ -361,9 +364,10 @@ class MarkMigrating(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Status `pre-migrating`, power_state as it was before the move.
+        """Write status `pre-migrating`, and power_state and vm_state as recorded before the move.
 
-        So is the vm_state: a user who stopped the server behind a reset state may have done so in the other cell.
+        The vm_state is written since a user may have stopped the server after a reset of its state, and only the other
+        cell's copy says so.
         """
         fault, record = failure(ctx), before(ctx.move)
         with cell_rows(ctx) as rows:
@@ -375,7 +379,7 @@ class MarkMigrating(Step):
                 power_state=(OneOf((rows.instance.power_state,)), record.power_state),
             )
             if fault is not None and fault.step in _FINISHING:
-                # On the source all went well: what failed was the destination's part, and its event is not open yet.
+                # All went well on the source: the destination's part failed, whose event is not open yet.
                 if actions.close_event(rows.session, rows.action, RESIZE_EVENT):
                     actions.open_event(rows.session, rows.action, FINISH_EVENT, ctx.destination.host)
                 fail_event(rows, FINISH_EVENT, fault)
@@ -384,7 +388,7 @@ class MarkMigrating(Step):
 
 
 class SwitchRecords(Step):
-    """The server lives on the destination from here: host, flavor, zone and swap disk in one transaction."""
+    """Lets the server's rows name the destination: host, flavor, zone and swap disk in one transaction."""
 
     does = "let the server's rows name the destination"
     undoes = "let them name the source again"
@@ -408,7 +412,7 @@ class SwitchRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """host, node and flavor of the destination, `post-migrating`, `resize_finish`."""
+        """Write host, node and flavor of the destination, `post-migrating` and `resize_finish`."""
         record, chosen = before(ctx.move), ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
@@ -423,7 +427,7 @@ class SwitchRecords(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """All back to the source."""
+        """Write all back as for the source."""
         record, chosen = before(ctx.move), ctx.destination
         fault = failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
@@ -439,14 +443,14 @@ class SwitchRecords(Step):
 
 
 class SaveRequestSpec(Step):
-    """The next scheduling of this server starts from its new flavor."""
+    """Saves the new flavor in the request spec, from which Nova schedules the server next."""
 
     does = "save the new flavor in the request spec"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """request_specs.spec with the new flavor and the rest verbatim (as Nova's conductor does after the cast)."""
+        """Write request_specs.spec with the new flavor and the rest unchanged, as Nova's conductor does."""
         with api_rows(ctx) as session:
             row = servers.request_spec(session, ctx.move.server)
             compare_and_swap(session, row, spec=(before(ctx.move).request_spec, request_spec_after(ctx)))
@@ -454,7 +458,7 @@ class SaveRequestSpec(Step):
 
 
 class FinishRecords(Step):
-    """The server stands in VERIFY_RESIZE."""
+    """Puts the server into VERIFY_RESIZE, where it waits for confirm or revert."""
 
     does = "let the server wait for confirm or revert"
     no_undo = "past the point of no return"
@@ -468,11 +472,11 @@ class FinishRecords(Step):
     )
 
     def left(self, ctx: Context) -> Any:
-        """Tell what the server's vm_state is until then."""
+        """Return what the server's vm_state has to be before this step."""
         return before(ctx.move).vm_state
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
+        """Write status `finished`, vm_state `resized`, task_state NULL, and power_state by whether the guest runs."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)

@@ -1,7 +1,7 @@
-"""Finds where a server is that is being deleted: Nova may evacuate it meanwhile, whatever its task.
+"""Finds where a server is that is being deleted: Nova may evacuate it meanwhile, whatever its task_state.
 
-The delete was asked for the server, not for the host that it was on.  So it waits until an evacuation that is under way
-is over, puts its mark again, and follows the server: what Nova has built elsewhere goes as well.
+The user asked to delete the server, wherever it is.  So the delete waits until an evacuation is over, writes its
+task_state again, and then also removes what Nova has built on the other host.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ _EVACUATIONS: Final = sa.select(Migration.dest_compute).where(
 _BEGUN: Final = _EVACUATIONS.where(
     Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING)), Migration.deleted == 0
 )
-"""Where an evacuation that did not end may have built a guest."""
+"""The hosts on which an evacuation that did not end may have built a guest."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Homes:
-    """The hosts that may have something of the server."""
+    """Holds the hosts that may have something of the server."""
 
     now: str
-    """The one that its rows name, which has to be cleared; the one of before for a server without rows."""
+    """The host that its rows name, which must be cleared; without rows, the host of before the delete."""
     others: tuple[str, ...] = ()
-    """Those that it has left, or that it never came to; one that is away owes it."""
+    """The hosts that it has left, or never came to; one of these that is away owes the command."""
 
     @property
     def every(self) -> list[str]:
-        """All of them, those that the server has left first."""
+        """Return all hosts, those that the server has left first."""
         return [*self.others, *([self.now] if self.now else [])]
 
 
 def before(ctx: Context) -> str:
-    """The host that the server was on when the delete began: by its row, or by the journal, where that was gone."""
+    """Name the host that the server was on when the delete began, by its row, or by the journal if that was gone."""
     noted = ctx.inputs.get("home") or next(_results(ctx, "mark_deleting"), {})
     if (host := noted.get("host")) is not None:
         return str(host)
@@ -71,10 +71,10 @@ def before(ctx: Context) -> str:
 
 
 def hold(ctx: Context) -> Homes:
-    """The server's homes by its rows of now, which say once more that it is being deleted.
+    """Return the server's homes by its rows of now, and write task_state `deleting` again if it was replaced.
 
-    Raises StepError (``being-evacuated``) while Nova evacuates it.  A person who asks once more, when that was told,
-    has it deleted all the same, as Nova's own delete would: Nova's evacuation ends once it sees the mark.
+    Raises StepError (``being-evacuated``) while Nova evacuates the server.  If a person retries the move after that
+    error, the server is deleted all the same, as by Nova's own delete: the evacuation ends once it sees the task_state.
     """
     was, move = before(ctx), ctx.move
     with ctx.run.journal.read() as session:
@@ -92,7 +92,7 @@ def hold(ctx: Context) -> Homes:
 
 
 def require_no_evacuation(ctx: Context, row: Instance) -> None:
-    """Raise StepError (``being-evacuated``) while Nova evacuates the server, unless that was told already."""
+    """Raise StepError (``being-evacuated``) while Nova evacuates the server, unless this step raised it before."""
     if evacuations.is_under_way(row.task_state) and not _was_reported(ctx):
         name = ctx.move.server_name
         raise StepError(
@@ -114,12 +114,15 @@ def require_cleared(row: Instance, homes: Homes) -> None:
 
 
 def cleared(ctx: Context) -> set[str]:
-    """The hosts on which nothing of the server is left since `remove_guest` ran; a release that noted none: its own."""
+    """Return the hosts on which nothing of the server is left since `remove_guest` ran.
+
+    An older release recorded none: then it is the host that the server was on when the delete began.
+    """
     return {before(ctx), *(host for result in _results(ctx, "remove_guest") for host in result.get(HOSTS, ()))}
 
 
 def commanded_hosts(cells: Cells, move: Move) -> set[str]:
-    """Every host that a command of the server's delete may have gone to, by rows that may be deleted by now."""
+    """Return every host that a command of the server's delete may have gone to, by rows that may be deleted by now."""
     of, found = {"server": move.server}, set[str | None]()
     for cell in {move.source_cell, move.dest_cell or move.source_cell}:
         with cells.database(cell).read() as session:
@@ -134,7 +137,7 @@ def _results(ctx: Context, step: str) -> Iterator[dict[str, Any]]:
 
 
 def _mark(ctx: Context) -> str:
-    """Put the mark of the delete again in place of whatever came since; the host that the row names then."""
+    """Write task_state `deleting` again, whatever it is now; return the host that the row names."""
     move, run = ctx.move, ctx.run
     try:
         with run.cells.transaction(ctx.cell, move.server, run.epoch) as session:
@@ -153,7 +156,7 @@ def _locked(session: orm.Session, server: str) -> Instance | None:
 
 
 def _was_reported(ctx: Context) -> bool:
-    """Whether this step has rested for the evacuation before, so that whoever let it go on knows of it."""
+    """Tell whether this step has failed for the evacuation before, so that the person who retried it knows of it."""
     return any(
         run.error is not None and run.error.get("code") == UNDER_WAY
         for run in ctx.run.step_runs()

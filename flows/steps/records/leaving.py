@@ -1,6 +1,6 @@
-"""Closes the books of a move that ends where it stands: nothing of the server is started, brought back or deleted.
+"""Closes the rows and allocations of a move that ends where it is: no guest is started, nothing undone or deleted.
 
-So ends a move whose server Nova has evacuated, and one of which a person says that it is left as it is.
+A move ends like this when Nova has evacuated its server, or when a person decides to leave it as it is.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ _NODES: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """How a server stands whose move was left."""
+    """Says how a server was left by its move."""
 
     host: str
-    """The one that its rows name; empty: none."""
+    """The host that its rows name; empty: none."""
     evacuated: bool
     in_error: bool
-    """Whether its rows were still the move's, so that they say ERROR by now."""
+    """Whether its rows were still the move's, so that they say ERROR now."""
     found: Allocations | None = None
-    """What it held before its rows were read: what Nova claims for an evacuation since then is not overwritten."""
+    """What it held before its rows were read; what Nova claims for an evacuation after that is not overwritten."""
 
 
 def close_rows(
     cells: Cells, cell: str, placement: Placement, move: Move, flow_uuid: str, epoch: int, *, back: str = ""
 ) -> Left:
-    """End the migration with `error` and take the move's traces from the server's rows; one fenced transaction.
+    """End the migration with `error` and remove the move's traces from the server's rows, in one fenced transaction.
 
-    ``cell`` is the one that the server lives in, ``back`` the host to which it was being brought back.
+    ``cell`` is the cell that the server lives in.  ``back`` is the host to which it was being brought back.
 
-    Rows that nobody but this move has written say ERROR afterwards, as Nova writes it of a migration that fails:
-    nobody knows what the server is then.  What Nova, or a person, has written since stays.  Repeated: the same.
+    Rows that still have the state of this move get vm_state `error`, as in Nova after a failed migration, since nobody
+    knows the state of the server.  A state that Nova or a person has written since stays.  May be repeated.
     """
     hosts = sorted({move.source_host, move.dest_host or "", back} - {""})
     found = placement.allocations(move.server)
@@ -85,7 +85,7 @@ def close_rows(
 
 
 def close_allocations(placement: Placement, move: Move, left: Left) -> None:
-    """Empty the migration's consumer; a server that its rows have on the source still gets back what that holds."""
+    """Empty the migration's consumer, or give what it holds back to the server if its rows still name the source."""
     if left.host == move.source_host != move.dest_host and not left.evacuated:
         if placement.allocations(move.id).allocations:
             placement.return_move(server=move.server, migration=move.id, found=left.found)
@@ -94,14 +94,14 @@ def close_allocations(placement: Placement, move: Move, left: Left) -> None:
 
 
 def _is_held(row: Instance, migration: Migration | None) -> bool:
-    """Whether the server is still as a step of the move left it."""
+    """Tell whether the server is still as a step of the move left it."""
     waits = row.vm_state == VmState.RESIZED and row.task_state is None
     over = migration is not None and migration.status in _OVER
     return row.task_state in _OURS or (waits and not over)
 
 
 def _clear_traces(session: orm.Session, row: Instance, migration: Migration) -> None:
-    """flavor.old and flavor.new null, no old_vm_state, no context of this migration."""
+    """Set flavor.old and flavor.new to null, and remove old_vm_state and the context of this migration."""
     extra = servers.extra_row(session, row.uuid)
     present = servers.flavors(extra)
     if present["old"] is not None or present["new"] is not None:

@@ -1,4 +1,4 @@
-"""The copy of a server's rows in the cell that its mapping does not name: what it must be, and how it goes."""
+"""Checks, carries and removes the copy of a server's rows in the cell that its mapping does not name."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from droveway.flows.run import Context
 
 ROWS: Final = 500
-"""So many rows one transaction removes at most."""
+"""How many rows one transaction removes at most."""
 
 UNREAD: Final = "unread"
-"""In the results of steps that carry: which copy could not be read, as its cell is declared down."""
+"""The key, in a step's result, of the sentence that says which copy could not be read."""
 
 DIGESTS: Final = "digests"
-"""In the results of steps that compare both copies: what users may write, each as a digest."""
+"""The key, in a step's result, of the digests of all values that users may write."""
 
 _SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
 _ROW: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
@@ -46,11 +46,11 @@ _MARKS: Final = (
         InstanceSystemMetadata.instance_uuid == _SERVER,
         InstanceSystemMetadata.key.in_((FENCE_KEY, MOVE_KEY)),
     )
-    # A late delete may have taken the marks with the row; one that lives comes last.
+    # A late delete may have soft-deleted the marks with the row; a live mark comes last, and counts.
     .order_by(InstanceSystemMetadata.deleted.desc())
 )
 _MADE_BY: Final = sa.select(sa.exists().where(Migration.uuid == sa.bindparam("move")))
-"""Whether the cell has the migration of a move, soft-deleted with its server too."""
+"""Whether the cell has the migration of a move; a soft-deleted one counts too."""
 
 _LATE: Final = sa.select(Instance.deleted, Instance.task_state).where(Instance.uuid == _SERVER)
 _HIDE: Final = sa.update(Instance).where(Instance.uuid == _SERVER).values(hidden=True)
@@ -58,17 +58,17 @@ _TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uui
 
 
 class Standing(NamedTuple):
-    """What a cell has of a server, behind a lock."""
+    """Says what a cell has of a server, whose row is locked."""
 
     hidden: bool
     deleted: bool
     epoch: str | None
     move: str
-    """The move that made the copy, as long as a flow of it runs; else empty."""
+    """The move whose mark the copy has: the one that made it, while a flow of it runs; else empty."""
     known: bool
-    """Whether the copy has the migration of the move that asks."""
+    """Whether the cell has the migration of this move."""
     going: bool
-    """Whether its removal has begun, so that what is missing in it was not removed by a user."""
+    """Whether its removal has begun: rows that it lacks then were not removed by a user."""
 
 
 def find(session: orm.Session, server: str, move: str) -> Standing | None:
@@ -89,7 +89,10 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
 
 
 def stands(ctx: Context, cell: str, other: str) -> bool:
-    """Tell whether the cell has a copy; raises StepError (``last-copy``) for none, unless ``other`` is mapped."""
+    """Tell whether the cell has a copy.
+
+    Raises StepError (``last-copy``) where it has none and the server is not safely in the ``other`` cell either.
+    """
     if ctx.run.cells.has(cell, ctx.move.server):
         return True
     _require_other(ctx, cell, other)
@@ -97,14 +100,15 @@ def stands(ctx: Context, cell: str, other: str) -> bool:
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
-    """Tell whether that is the hidden copy of this move, or one of it that the user of the server has deleted."""
+    """Tell whether what was ``found`` is this move's copy, hidden, or deleted by the server's user."""
     return (found.hidden or found.deleted) and (found.move == ctx.move.id or found.known)
 
 
 def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False) -> None:
-    """Raise StepError (``second-copy``) unless that is the hidden copy of this move, under this claim's fence.
+    """Raise StepError (``second-copy``) unless what was ``found`` is this move's hidden copy.
 
-    One that ``goes`` may have been deleted by a user's late request.
+    A copy that ``goes`` may also have been deleted by a user's late request.  Raises Fenced where a newer claim has
+    fenced the copy.
     """
     if is_own(ctx, found) and (goes or not found.deleted):
         if found.epoch != str(ctx.run.epoch):
@@ -120,11 +124,12 @@ def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False)
 
 
 def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
-    """Bring what users wrote in the source cell's copy alone over to the target cell's.
+    """Carry what users wrote only in the copy in cell ``source`` into the copy in cell ``target``.
 
-    Returns the digests by which the next carry tells which copy was changed, and the keys that were in both.  A cell
-    that has no copy any more has nothing to bring, and an undo brings nothing to one whose copy a user has deleted.
-    Nothing is read in a cell that is declared down, nor written: the history then says so.
+    Returns the digests by which the next carry tells which copy was changed, and the keys that users changed in both
+    (``clashes``).  Nothing is carried from a cell that has no copy any more.  An undo carries nothing into a cell whose
+    copy a user has deleted.  A cell that is declared down is neither read nor written; the result says what was not
+    read.
     """
     if ctx.run.cells.is_down(source):
         return unread(source)
@@ -143,12 +148,12 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
 
 
 def unread(cell: str) -> dict[str, Any]:
-    """Return what the history says of late writes in a cell that is declared down."""
+    """Return the result of a carry that could not read a cell, since that is declared down."""
     return {UNREAD: f"what users wrote last in cell {cell}, which is declared down, was not read"}
 
 
 def read(ctx: Context, cell: str) -> copies.Copy | None:
-    """Read the copy in the cell; None where that is declared down."""
+    """Read the copy in the cell; None where the cell is declared down."""
     if ctx.run.cells.is_down(cell):
         return None
     with ctx.run.cells.database(cell).read() as session:
@@ -156,9 +161,10 @@ def read(ctx: Context, cell: str) -> copies.Copy | None:
 
 
 def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, of: str) -> dict[str, Any]:
-    """Let the copy that is about to be shown have all that the other one has, the flow's own action too.
+    """Carry into the copy that is about to be shown all that the other one has, the flow's own action too.
 
-    That is the one ``of`` a cell; where it could not be read nothing is brought.  Returns as `carry` does.
+    ``theirs`` is the other copy, from cell ``of``; None where it could not be read: then nothing is carried.  Returns
+    what `carry` does.
     """
     if theirs is None:
         return unread(of)
@@ -170,7 +176,7 @@ def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, of: str) -
 def _carry_into(
     ctx: Context, rows: Rows, theirs: copies.Copy, *, mapped: bool, action: str | None = None
 ) -> dict[str, Any]:
-    """Write what is to go over; ``mapped``: whether the server is mapped to that copy, which then wins."""
+    """Write what is to be carried; with ``mapped`` the server is mapped to the written copy, which wins a clash."""
     ours = copies.read(rows.session, ctx.move.server)
     values = (late_writes.values(theirs), late_writes.values(ours))
     found = late_writes.carry(*values, _known(ctx), target_is_mapped=mapped)
@@ -180,7 +186,7 @@ def _carry_into(
 
 
 def _known(ctx: Context) -> dict[str, str]:
-    """Find the digests that the last carry of the move left, or its first copy."""
+    """Return the digests that the last carry of the move, or the first copy, has left; empty for none."""
     for run in reversed(ctx.run.step_runs()):
         if run.result is not None and DIGESTS in run.result:
             return dict(run.result[DIGESTS])
@@ -188,9 +194,9 @@ def _known(ctx: Context) -> dict[str, str]:
 
 
 def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
-    """Remove this move's copy from the cell, row by row and for good; done when none is there.
+    """Remove this move's copy from the cell for good, in several transactions; does nothing where there is none.
 
-    What users wrote there late is brought over first.  An ``undo`` leaves a copy alone that this move did not make.
+    What users wrote there late is carried over first.  An ``undo`` leaves a copy alone that this move did not make.
 
     Raises StepError (``last-copy``) unless the mapping names the ``other`` cell, which has the server whole, or the
     server was deleted.
@@ -200,7 +206,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
     if undo and not _made_by(ctx, cell):
         return
     _heed_late_delete(ctx, cell, other)
-    # Before anything is written: a copy that may be the only one is not marked as going either.
+    # Before anything is written: a copy that may be the only one is not to be marked as going.
     _require_other(ctx, cell, other)
     _carry_last(ctx, cell, other)
     left = True
@@ -218,9 +224,9 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
 
 
 def leave_evacuated(ctx: Context) -> None:
-    """Remove the copy in the cell that the mapping does not name, of a server that Nova has evacuated in the other.
+    """Remove the copy that the mapping does not name, after Nova has evacuated the server by the other copy.
 
-    It is hidden first, where the flow has not come to that.  What the mapped cell has is Nova's: nothing is carried.
+    The copy is hidden first if it was still visible.  Nothing is carried over, since the mapped copy is Nova's.
     """
     move, home = ctx.move, ctx.cell
     if ctx.attempt is None or ctx.destination.cell == move.source_cell:
@@ -242,10 +248,10 @@ def leave_evacuated(ctx: Context) -> None:
 
 
 def mark_again(ctx: Context, cell: str) -> None:
-    """Let the hidden copy in the cell name this move again, whose flow took the mark with it when it ended.
+    """Mark the hidden copy in the cell with this move again: the flow took the mark off when it ended.
 
-    Only for what the cell owes: until that is paid no other move of the server enters it.  A copy of which the flow
-    never compared anything is not known to be its own.
+    It is used for what the cell owes; until that is paid, no other move of the server uses the cell.  A copy is left
+    alone if the flow never compared it, since it may not be this move's.
     """
     server, flow = ctx.move.server, (ctx.run.flow_uuid, ctx.move.attempt)
     if not any((run.flow_uuid, run.attempt) == flow and DIGESTS in (run.result or {}) for run in ctx.run.step_runs()):
@@ -257,18 +263,18 @@ def mark_again(ctx: Context, cell: str) -> None:
 
 
 def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
-    """Let the copy in the ``other`` cell say that the server is being deleted, where the one to be hidden says so."""
+    """Write task_state `deleting` into the copy in the ``other`` cell where the copy that is to be hidden has it."""
     if rows.instance.task_state != TaskState.DELETING:
         return
-    # A copy that is gone there was deleted already.
+    # Where the other cell has no copy any more, the server was deleted there already.
     _pass_on(ctx, other)
 
 
 def take_deletion_over(ctx: Context, rows: Rows, other: str) -> None:
-    """Let the mapped copy, in the ``other`` cell, have a delete that a late request has left in the hidden one.
+    """Pass a delete that a late request has written into the hidden copy on to the mapped copy in the ``other`` cell.
 
-    The hidden one then stands as the forward flow left it, and the server is deleted once the flow has ended: that is
-    asked for before the mark is gone here.
+    The mapped copy gets task_state `deleting`, and the move records that the server is deleted once the flow has ended.
+    Only then does the hidden copy get back the task_state that the forward flow left.
     """
     if rows.instance.task_state != TaskState.DELETING:
         return
@@ -277,9 +283,10 @@ def take_deletion_over(ctx: Context, rows: Rows, other: str) -> None:
 
 
 def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
-    """Let a delete count that a request which read the mapping before the switch has left in the copy that goes.
+    """Pass a delete in the copy that is to be removed on to the mapped copy.
 
-    The mapped copy says so then, and the server is deleted there once the flow has ended.
+    A request that read the mapping before the switch may have written it.  The server is deleted once the flow has
+    ended.
     """
     with ctx.run.cells.database(cell).read() as session:
         row = session.execute(_LATE, {"server": ctx.move.server}).first()
@@ -295,14 +302,14 @@ def _pass_on(ctx: Context, cell: str) -> None:
 
 
 def forget_consoles(rows: Rows) -> None:
-    """Remove the rights to open the server's console: they name a host that the guest leaves."""
+    """Delete the tokens that open the server's console: they name the host that the guest leaves."""
     rows.session.execute(_TOKENS, {"server": rows.instance.uuid})
 
 
 def _carry_last(ctx: Context, cell: str, other: str) -> None:
-    """Bring over what users wrote late in a copy that is about to go, and mark that it goes.
+    """Carry over what users wrote late in a copy that is about to be removed, and mark it as going.
 
-    A copy of which a part is gone says of what it lacks no more whether a user removed it.
+    Once a part of the copy is removed, a row that it lacks no longer proves that a user has removed it.
     """
     server = ctx.move.server
     with ctx.run.cells.database(cell).write() as session:
@@ -321,9 +328,9 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
 
 
 def _require_no_evacuation(ctx: Context, session: orm.Session, cell: str) -> None:
-    """Raise StepError (``second-copy``) where Nova evacuates the server by a copy that is about to go.
+    """Raise StepError (``second-copy``) where Nova evacuates the server by a copy that is about to be removed.
 
-    It had read the mapping before that was switched: the guest that it builds has no other rows.
+    Nova had read the mapping before it was switched.  The guest that it builds has its rows only in that copy.
     """
     if evacuations.of_move(session, ctx.move.id, None)[1]:
         raise StepError(
@@ -341,7 +348,7 @@ def _made_by(ctx: Context, cell: str) -> bool:
 
 
 def _require_other(ctx: Context, cell: str, other: str) -> None:
-    """Raise StepError (``last-copy``) unless the ``other`` copy is the server's, or its user has deleted that one."""
+    """Raise StepError (``last-copy``) unless the ``other`` cell has the mapped, visible copy, or had a deleted one."""
     server = ctx.move.server
     with ctx.run.api.read() as session:
         mapped = mappings.cell_of(session, server)
@@ -351,7 +358,7 @@ def _require_other(ctx: Context, cell: str, other: str) -> None:
         late = session.execute(_LATE, {"server": server}).first()
     deleted = ctx.move.delete_requested or (gone and late is not None)
     if mapped != cell and deleted and not ctx.move.delete_requested:
-        # Nova leaves the row of a server that was deleted, and no step has met it since.
+        # The server was deleted in the other cell, and no step has noticed it since.
         ctx.run.note_deleted()
     if mapped == cell or hidden or (gone and not deleted):
         raise StepError(

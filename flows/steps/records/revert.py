@@ -1,4 +1,4 @@
-"""The record steps of revert."""
+"""Defines the steps of a revert on the server's rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REVERT_EVENTS = ("compute_revert_resize", "compute_finish_revert_resize")
 
 
 class MarkReverting(Step):
-    """The revert is under way for everybody who reads Nova's rows."""
+    """Shows in Nova's rows that the revert is under way."""
 
     does = "mark the server as being reverted"
     undoes = "let it wait for confirm or revert again"
@@ -57,7 +57,7 @@ class MarkReverting(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """`resize_reverting`, status `reverting`, the source's zone, action revertResize (Nova's `revert_resize`).
+        """Write `resize_reverting`, status `reverting` and the source's zone, and begin the action revertResize.
 
         power_state 4 keeps a nova-compute that resumes guests on boot from starting the guest that is stopped next.
         """
@@ -76,7 +76,7 @@ class MarkReverting(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """task_state NULL, status `finished`, the destination's zone, power_state as `finish_records` wrote it."""
+        """Write task_state NULL, status `finished`, the destination's zone, and `finish_records`' power_state."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if not fail_action(rows, fault):
@@ -93,7 +93,7 @@ class MarkReverting(Step):
 
 
 class SwitchRecords(Step):
-    """The server lives on the source again."""
+    """Lets the server's rows name the source again."""
 
     does = "let the server's rows name the source again"
     undoes = "let them name the destination"
@@ -103,7 +103,7 @@ class SwitchRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Host, node and the old flavor."""
+        """Write the source's host and node, and the old flavor."""
         record = before(ctx.move)
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
@@ -122,7 +122,7 @@ class SwitchRecords(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Host, node and flavor of the destination; the zone stays the source's until `mark_reverting` is undone."""
+        """Write the destination's host, node and flavor; the undo of `mark_reverting` writes its zone."""
         record = before(ctx.move)
         fault = failure(ctx)
         reserved = reserved_on(ctx, ctx.destination.host)
@@ -144,14 +144,14 @@ class SwitchRecords(Step):
 
 
 class RestoreRequestSpec(Step):
-    """The next scheduling of this server starts from what it was."""
+    """Restores the request spec, from which Nova schedules the server next."""
 
     does = "restore the request spec as it was before the move"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """request_specs.spec whole, device requests too."""
+        """Write request_specs.spec as it was before the move, with its device requests."""
         record = before(ctx.move)
         with api_rows(ctx) as session:
             row = servers.request_spec(session, ctx.move.server)
@@ -160,7 +160,7 @@ class RestoreRequestSpec(Step):
 
 
 class SettleRecords(Step):
-    """The move is over: the server is as it was before."""
+    """Ends the move: the server is as it was before."""
 
     does = "let the server be as it was before the move"
     no_undo = "past the point of no return"
@@ -175,7 +175,7 @@ class SettleRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `reverted`, the old vm_state, the move's traces gone."""
+        """Set the migration to `reverted`, write the old vm_state, and remove the move's traces."""
         record = before(ctx.move)
         reserved = reserved_on(ctx, ctx.destination.host, ctx.return_host)
         with cell_rows(ctx) as rows:

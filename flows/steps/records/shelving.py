@@ -1,4 +1,4 @@
-"""The record steps of a shelve: what they leave is what Nova leaves, so that Nova can unshelve the server."""
+"""Defines the steps of a shelve on the rows: they write what Nova writes, so that Nova can unshelve the server."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from droveway.persistence.times import utcnow
 
 AT: Final = "shelved_at"
 HOST: Final = "shelved_host"
-"""What the system metadata say beside `servers.SHELVED_IMAGE`; of a server on a volume they say none of it."""
+"""The keys of Nova's system metadata for when and where a server was shelved; not for one on a volume."""
 
 
 def event(record: Before) -> str:
-    """The event of Nova's action; its API has a server on a volume offloaded at once."""
+    """Name the event of Nova's action: Nova offloads a server whose root disk is a volume at once."""
     return "compute_shelve_offload_instance" if record.boot_from_volume else "compute_shelve_instance"
 
 
 class MarkShelving(Step):
-    """Tells everybody that the server is being shelved and is about to be off, before it is."""
+    """Says in Nova's rows that the server is being shelved and is off, before it is."""
 
     does = "mark the server as being shelved, and as about to be shut down"
     undoes = "clear the mark; the action ends with Error"
@@ -39,7 +39,7 @@ class MarkShelving(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """task_state NULL becomes `shelving`, which a nova-compute that restarts leaves alone; power_state 4."""
+        """Change task_state from NULL to `shelving`, which a restarting nova-compute leaves alone; power_state is 4."""
         record, here = before(ctx.move), ctx.move.source_host
         with cell_rows(ctx) as rows:
             if rows.instance.task_state is None:
@@ -58,7 +58,7 @@ class MarkShelving(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """task_state back to NULL, power_state as it was."""
+        """Change task_state back to NULL, and power_state to what it was."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
@@ -68,13 +68,13 @@ class MarkShelving(Step):
                 )
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """The rows are Nova's; the move's own action ends with Error."""
+        """End the move's own action with Error; the other rows are Nova's."""
         run = ctx.run
         leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.flow_uuid, run.epoch)
 
 
 class RecordShelved(Step):
-    """The rows name the image before the disks go."""
+    """Lets the rows name the image, before the disks are deleted."""
 
     does = "let the server's rows name the image"
     undoes = "take the name back"
@@ -84,9 +84,9 @@ class RecordShelved(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """vm_state `shelved`, task `shelving_offloading`, and when, where and into what it was shelved.
+        """Write vm_state `shelved`, task_state `shelving_offloading`, and the time, host and image of the shelve.
 
-        Of a server on a volume Nova writes none of it; its rows are compared all the same.
+        For a server whose root disk is a volume Nova writes none of that; its rows are only compared.
         """
         record, move = before(ctx.move), ctx.move
         here = move.source_host
@@ -110,7 +110,7 @@ class RecordShelved(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """All as `mark_shelving` left it."""
+        """Write all back as `mark_shelving` left it."""
         record = before(ctx.move)
         if record.boot_from_volume:
             return
@@ -126,7 +126,7 @@ class RecordShelved(Step):
 
 
 class SettleRecords(Step):
-    """The server is on no host."""
+    """Lets the rows say that the server is on no host."""
 
     does = "let the server's rows name no host"
     no_undo = "past the point of no return"
@@ -141,10 +141,10 @@ class SettleRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """`shelved_offloaded`; host, node, compute_id, launched_on and zone NULL; no console is open any more.
+        """Write `shelved_offloaded`, and NULL for host, node, compute_id, launched_on and zone; delete console tokens.
 
-        A state that a person has reset since the disks went parks the move, which names both; on a retry it is what it
-        has to be, since the server is on no host.
+        Where a person has reset the state since the disks were deleted, the first try raises Conflict with both states,
+        and the move parks.  A retry writes `shelved_offloaded` all the same, since the server is on no host.
         """
         record, here = before(ctx.move), ctx.move.source_host
         reserved = reserved_on(ctx)

@@ -1,4 +1,4 @@
-"""The record steps of an unshelve: they take up a server that was shelved here or by Nova."""
+"""Defines the steps of an unshelve on the rows, for a server that was shelved by a move or by Nova."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _SHELVED: Final = (
 
 
 class RecordBefore(forward.RecordBefore):
-    """Keeps what the image and the rows say of the server, which is on no host that could be asked."""
+    """Records what the image and the rows say of the server, which is on no host that could be asked."""
 
     def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:
-        """The guest as the shelve of this image found it; without a definition where Nova shelved it."""
+        """Describe the guest as the shelve that made the image found it; without a definition where Nova shelved it."""
         disks = []
         if image is not None:
             root = DiskInfo(name=images.ROOT, format=image.format, virtual_size=image.size, allocated=image.size)
@@ -72,7 +72,10 @@ class RecordBefore(forward.RecordBefore):
         )
 
     def image(self, ctx: Context) -> ImageBefore | None:
-        """The image that the rows name; StepError (``image-gone``) without its data, or where none is named."""
+        """Return the image that the rows name; None for a server whose root disk is a volume.
+
+        Raises StepError (``image-gone``) where the image is not whole, or the rows of another server name none.
+        """
         with ctx.run.cells.database(ctx.cell).read() as session:
             name = servers.system_metadata(session, ctx.move.server).get(servers.SHELVED_IMAGE)
             from_volume = any(each.boot for each in servers.attached(session, ctx.move.server) or ())
@@ -102,14 +105,14 @@ def _definition(ctx: Context, image: ImageBefore | None) -> str:
 
 
 class MarkUnshelving(Step):
-    """Shows the unshelve to everybody who reads Nova's rows."""
+    """Shows the unshelve in Nova's rows."""
 
     does = "mark the server as being unshelved"
     undoes = "clear the mark; the action ends with Error"
     leaves = Leaves({"task_state": TaskState.UNSHELVING}, {"task_state": None})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """task_state NULL becomes `unshelving`; the host stays NULL, so that no nova-compute takes the server."""
+        """Change task_state from NULL to `unshelving`; the host stays NULL, so no nova-compute takes the server."""
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
             if rows.instance.task_state is None:
@@ -126,7 +129,7 @@ class MarkUnshelving(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """task_state back to NULL."""
+        """Change task_state back to NULL."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
@@ -134,14 +137,14 @@ class MarkUnshelving(Step):
 
 
 class SwitchRecords(Step):
-    """The server lives on the destination from here, and is still off."""
+    """Lets the rows name the destination, on which the server is still off."""
 
     does = "let the server's rows name the destination"
     undoes = "let them name no host again"
     leaves = Leaves({"side": Side.DESTINATION, "zone": Side.DESTINATION}, {"side": Side.NOWHERE, "zone": Side.NOWHERE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """host, node, compute_id, launched_on and zone; a nova-compute that restarts leaves `unshelving` alone."""
+        """Write host, node, compute_id, launched_on and zone; a restarting nova-compute leaves `unshelving` alone."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             name_destination(ctx, rows)
@@ -149,7 +152,7 @@ class SwitchRecords(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """All NULL again."""
+        """Write NULL into all of these again."""
         chosen, fault = ctx.destination, failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
@@ -159,7 +162,10 @@ class SwitchRecords(Step):
 
 
 def name_destination(ctx: Context, rows: Rows) -> None:
-    """Let the rows name the destination, and Nova's action its event there; raises Conflict for any others."""
+    """Let the rows name the destination, and open the event of Nova's action there.
+
+    Raises Conflict unless the rows are those of a shelved server that this move unshelves.
+    """
     chosen = ctx.destination
     node = compute_node(rows.session, chosen.host)
     rows.change(
@@ -176,7 +182,7 @@ def name_destination(ctx: Context, rows: Rows) -> None:
 
 
 def name_no_host(ctx: Context, rows: Rows) -> None:
-    """Let the rows name no host again; raises Conflict where they name another than the destination."""
+    """Let the rows name no host again; raises Conflict where they name another host than the destination."""
     chosen, row = ctx.destination, rows.instance
     rows.change(
         host=(chosen.host, None),
@@ -188,19 +194,23 @@ def name_no_host(ctx: Context, rows: Rows) -> None:
 
 
 class FinishRecords(Step):
-    """The server is active, whatever it was before it was shelved, as in Nova; stopped if its user stopped it since."""
+    """Says that the server is active, as Nova does even for one that was shelved while it was stopped.
+
+    A server that its user has stopped since is stopped.
+    """
 
     does = "let the server's rows say that it is active"
     no_undo = "past the point of no return"
     leaves = Leaves({"task_state": None, "vm_state": Vm.ACTIVE, "power_state": Power.AGAIN})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Active or stopped, task_state NULL, launched_at now; nothing says any more that it was shelved.
+        """Write active or stopped, task_state NULL and launched_at, and remove what says that it was shelved.
 
-        What it claimed for ports that are gone since goes first: a user may ask for the next move as soon as it is
-        written.
+        First it releases what was claimed for ports that are gone since: a user may ask for the next move as soon as
+        the rows are written.
 
-        A state that a person has reset since the start stays, and so does the server that was stopped behind it.
+        Where a person has reset the state since the guest's start, vm_state and task_state stay as they are.  So does
+        power_state, where the user has then stopped the server.
         """
         gone_ports.release(ctx, ctx.destination.request)
         reserved, record = reserved_on(ctx, ctx.destination.host), before(ctx.move)
