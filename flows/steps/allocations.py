@@ -1,8 +1,8 @@
-"""Steps on Placement: one POST holds both allocations of a move, one gives both back.
+"""Defines the steps on Placement: one POST claims both allocations of a move, and one gives both back.
 
-Nova claims for its evacuation only after its rows say that it evacuates.  So each step first reads what the server
-holds, then looks at the rows, and then writes what it read with the generation that it read: what Nova claimed before
-is seen in the rows, and what it claims after the reading refuses the write.
+Nova claims for an evacuation only after the server's rows say that it evacuates.  So each step first reads what the
+server holds, then the rows, and then writes with the generation that it read.  If Nova has claimed before, the rows say
+so; if Nova claims later, Placement refuses the write.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ROUNDS: Final = 5
 
 
 class Claim(Step):
-    """The migration gets what the server holds on the source, the server the destination's."""
+    """Gives the migration what the server holds on the source, and claims the destination for the server."""
 
     does = "claim the destination and hold the source, in one Placement call"
     undoes = "give both back, in one Placement call"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One allocations POST; a full destination is a fault of the destination."""
+        """Write both allocations in one POST; raises DestinationFault for a destination without room."""
         try:
             looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
         except DestinationFault as error:
@@ -45,27 +45,28 @@ class Claim(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """One POST; everything is released when the server was deleted meanwhile."""
+        """Write both allocations back in one POST; release everything when the server was deleted meanwhile."""
         _return(ctx, ctx.destination.host, may_release=True)
         gone_ports.release(ctx, None)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """The migration's consumer is emptied; what the server holds is Nova's."""
+        """Empty the migration's consumer; what the server holds is Nova's."""
         with ctx.run.intent("placement", "release the source"):
             ctx.run.cloud.placement.release(ctx.move.id)
 
 
 class ReleaseSourceAllocation(Step):
-    """Confirm: nothing of the server is left on the source, so nothing is held there."""
+    """Confirm: releases the source's allocation, since nothing of the server is left there."""
 
     does = "release what the migration holds on the source"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The migration's consumer is emptied, once the server holds what the move has claimed.
+        """Empty the migration's consumer, once the server holds what the move has claimed.
 
-        A Placement that was put back from a copy of before the claim gets that again first: later nobody would look.
+        Where Placement's database was put back to a time before the claim, the step claims again first: no later step
+        would find out that the claim is lost.
         """
         claimed = _has_lost_claim(ctx)
         if claimed:
@@ -75,26 +76,26 @@ class ReleaseSourceAllocation(Step):
         return {"claimed_again": True} if claimed else {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Nova empties it too; what a server holds that is Nova's again is left alone."""
+        """Empty the migration's consumer, as Nova does too; what the server holds is Nova's and stays."""
         _release_source(ctx)
         return outcome.noted()
 
 
 class ReturnAllocation(Step):
-    """Revert: the destination is clean, so the server holds its old flavor on the source again."""
+    """Revert: gives the server its old allocation on the source back, once the destination is clean."""
 
     does = "give the source's allocation back to the server, in one Placement call"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One POST: the migration emptied, the server on the source."""
+        """Empty the migration's consumer and let the server hold the source, in one POST."""
         _return(ctx, "the source")
         gone_ports.release(ctx, None if ctx.returning is None else ctx.returning.request)
         return {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """The migration's consumer is emptied; what a server holds that is Nova's again is left alone."""
+        """Empty the migration's consumer; what the server holds is Nova's and stays."""
         with ctx.run.intent("placement", "release the destination"):
             ctx.run.cloud.placement.release(ctx.move.id)
         return outcome.noted()
@@ -106,11 +107,11 @@ def _release_source(ctx: Context) -> None:
 
 
 def looking_anew(write: Callable[[], None]) -> None:
-    """Let ``write`` look at a consumer and write it, and again where somebody else wrote it in between.
+    """Let ``write`` read and write a consumer, and repeat it where somebody else wrote the consumer in between.
 
-    Neutron does where somebody changes the QoS policy of a port, and Nova where it evacuates the server, which the look
-    finds.  Raises the last `droveway.clients.placement.ConsumerChanged`.  A step that must go on is entered again
-    anyway; before the point of no return it would be undone.
+    Neutron writes a server's consumer when somebody changes the QoS policy of a port, and Nova when it evacuates the
+    server; ``write`` has to look for an evacuation.  Raises the last `droveway.clients.placement.ConsumerChanged`.
+    Without the repeats a step before the point of no return would be undone.
     """
     tenacity.Retrying(
         stop=tenacity.stop_after_attempt(ROUNDS), retry=tenacity.retry_if_exception_type(ConsumerChanged), reraise=True
@@ -118,17 +119,17 @@ def looking_anew(write: Callable[[], None]) -> None:
 
 
 def _has_lost_claim(ctx: Context) -> bool:
-    """Tell whether neither consumer holds what `claim` gave it."""
+    """Tell whether Placement has lost the claim: neither consumer holds what `claim` gave it."""
     placement, chosen = ctx.run.cloud.placement, ctx.destination
     held = placement.allocations(ctx.move.server).allocations
     if not held or is_alike(held, resources_of(chosen.request)) or placement.allocations(ctx.move.id).allocations:
         return False
-    # Else somebody has changed what the server holds there.
+    # A server that holds anything of the destination still has its claim, which somebody else has changed.
     return ctx.same_host or chosen.provider not in held
 
 
 def _claim(ctx: Context, found: Allocations) -> None:
-    """Claim the destination for the server, which was ``found`` to hold this.
+    """Claim the destination for the server; ``found`` is what it holds now.
 
     Raises `droveway.errors.DestinationFault` where the destination has no room.
     """
@@ -146,9 +147,10 @@ def _claim(ctx: Context, found: Allocations) -> None:
 
 
 def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
-    """Give the server back what its migration holds, unless Nova has taken it; ``may_release``: a deleted one nothing.
+    """Give the server back what its migration holds; raises StepError (``evacuated``) where Nova has evacuated it.
 
-    A delete removes what the server holds behind its rows, so it is seen, or refuses the write, as an evacuation is.
+    With ``may_release`` a server that was deleted meanwhile gets nothing back.  Nova's delete releases an allocation
+    after it has written the rows, so either the rows show the delete, or Placement refuses the write.
     """
     placement = ctx.run.cloud.placement
     found = placement.allocations(ctx.move.server)

@@ -1,7 +1,7 @@
-"""What is attached to a server by now: volumes as its rows name them, ports as Neutron has them.
+"""Reads what is attached to a server now: volumes as its rows name them, ports as Neutron has them.
 
-A user may attach and detach while the move waits for verification, and what was asked for before may come through
-between any two steps.  What was recorded before the move tells how things were; what a step acts on is read here.
+A user may attach and detach while the move waits for confirm or revert, and an earlier request may take effect between
+any two steps.  The record of before the move tells how things were.  What a step acts on is read here, anew.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ from droveway.wire.commands import Connections, PortRef, VolumeRef
 
 
 class AttachedPort(PortBefore, frozen=True, kw_only=True):
-    """Holds a port that the server has now, as it was before the move; what came later is as it would have been."""
+    """Holds a port that the server has now, as it was before the move.
+
+    A port that was attached later is described as if it had been attached on the source.
+    """
 
     asks: PortResources | None = None
-    """What it asks of Placement now: somebody may have changed its QoS policy since."""
+    """What the port asks Placement for now: somebody may have changed its QoS policy since."""
     owned_by: str = ""
-    """Its device_owner now."""
+    """The port's device_owner now."""
 
 
 def volumes(ctx: Context) -> list[VolumeBefore]:
-    """The volumes whose attachments the server's rows name now; those of a server that is gone as they were.
+    """Return the volumes whose attachments the server's rows name now; for a server that is gone, those of before.
 
-    A volume that Nova is still attaching has a row without an attachment: it is Nova's until it has one.
+    A volume that Nova is still attaching has a row without an attachment, and is not returned.
     """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         found = servers.attached(connection, ctx.move.server)
@@ -51,10 +54,10 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
-    """Find the attachments on the host that the flow leads to, by volume, which may have no rows any more.
+    """Return the attachments on the host that the flow leads to, by volume, where no rows name them any more.
 
-    So it is where those of a cell that is gone since named them: the source's of a forward move that goes on with its
-    whole copy, and the target's of a revert.
+    The rows that named them were in a cell that is gone by now.  For a forward flow, which goes on with the target's
+    copy, that is the source's cell; for a revert it is the target's.  Empty in all other cases.
     """
     move, carries = ctx.move, kinds.of(ctx.run.kind).carries
     if not ctx.crosses_cells or ctx.attempt is None:
@@ -76,13 +79,13 @@ def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
 
 
 def being_attached(ctx: Context) -> set[str]:
-    """The volumes that Nova is attaching to the server now: what is reserved of them is Nova's."""
+    """Return the volumes that Nova is attaching to the server now: their empty attachments are Nova's."""
     with ctx.run.cells.database(ctx.cell).read() as session:
         return {bdm.volume_id or "" for bdm in servers.volumes(session, ctx.move.server) if not bdm.attachment_id}
 
 
 def ports(ctx: Context) -> list[AttachedPort]:
-    """The ports that Neutron has of the server now, those of before the move with the profile that they had then."""
+    """Return the ports that the server has in Neutron now; those of before the move have the profile of then."""
     recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
     found = []
     for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
@@ -92,9 +95,9 @@ def ports(ctx: Context) -> list[AttachedPort]:
 
 
 def _come_later(ctx: Context, port: Port) -> PortBefore:
-    """Describe a port that came after the record, as it would be on the source.
+    """Describe a port that was attached after the record was made, as if it had been attached on the source.
 
-    Who gives what it asks for on another host gives nothing there, so that its binding there names nobody.
+    The providers that its profile names on another host have nothing on the source, so the profile names none here.
     """
     foreign = set() if port.host == ctx.move.source_host else {ALLOCATION}
     return PortBefore(
@@ -107,7 +110,10 @@ def _come_later(ctx: Context, port: Port) -> PortBefore:
 
 
 def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:
-    """Delete the empty attachments that the server's rows do not name, of ``reserved`` volumes and all that it had."""
+    """Delete empty attachments that the server's rows do not name.
+
+    It looks at the ``reserved`` volumes, at those of now and at those of before the move.
+    """
     named = {volume.volume: volume.attachment for volume in volumes(ctx)}
     known = {volume.volume for volume in _recorded_volumes(ctx)} | named.keys() | set(reserved)
     for volume in sorted(known - being_attached(ctx)):
@@ -143,13 +149,13 @@ def require_on(ctx: Context, host: str) -> None:
 
 
 def is_attached(ctx: Context, port: str) -> bool:
-    """Whether Neutron still has the port, as one of the server's."""
+    """Tell whether Neutron still has the port, as one of the server's."""
     return any(found.id == port for found in ctx.run.cloud.network.listed_ports(ctx.move.server))
 
 
 @contextlib.contextmanager
 def writing_port(ctx: Context, call: str, port: str) -> Iterator[None]:
-    """Enclose a write on one port, with its intent: what fails since somebody deleted the port meanwhile is done."""
+    """Record the intent of a write on one port around it; ignore its failure if the port was deleted meanwhile."""
     with ctx.run.intent("network", call):
         try:
             yield
@@ -159,7 +165,7 @@ def writing_port(ctx: Context, call: str, port: str) -> Iterator[None]:
 
 
 def volume_refs(ctx: Context) -> list[VolumeRef]:
-    """The volumes of now, as a worker is told of them."""
+    """Return the volumes of now in the form in which a worker gets them."""
     return [
         VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
         for each in volumes(ctx)
@@ -167,12 +173,15 @@ def volume_refs(ctx: Context) -> list[VolumeRef]:
 
 
 def port_refs(ctx: Context) -> list[PortRef]:
-    """The ports of now, as a worker is told of them."""
+    """Return the ports of now in the form in which a worker gets them."""
     return [PortRef(port=port.port, mac=port.mac) for port in ports(ctx)]
 
 
 def to_disconnect(ctx: Context) -> Connections:
-    """What a host gives up: what was attached before the move too, for its host may still hold what is gone by now."""
+    """Return what a host is to disconnect: what is attached now, and what was attached before the move.
+
+    The host may still hold what was detached since.
+    """
     held = {each.volume: each for each in volume_refs(ctx)}
     plugged = {each.port: each for each in port_refs(ctx)}
     if ctx.move.before is not None:
@@ -185,7 +194,7 @@ def to_disconnect(ctx: Context) -> Connections:
 
 
 def gone_since(ctx: Context) -> Connections:
-    """What was attached before the move and is no more."""
+    """Return what was attached before the move and is not attached any more."""
     here = set(names(ctx))
     detached = [
         VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device)
@@ -199,12 +208,12 @@ def gone_since(ctx: Context) -> Connections:
 
 
 def names(ctx: Context) -> list[str]:
-    """The ids of all that is attached now, in order: two looks that differ saw a change."""
+    """Return the sorted ids of all volumes and ports that are attached now, to be compared with an earlier look."""
     return sorted([each.volume for each in volumes(ctx)] + [port.port for port in ports(ctx)])
 
 
 def names_before(ctx: Context) -> list[str]:
-    """The same as it was before the move."""
+    """Return the sorted ids of all volumes and ports that were attached before the move."""
     record = before(ctx.move)
     return sorted([each.volume for each in record.volumes] + [port.port for port in record.ports])
 

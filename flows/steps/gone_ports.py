@@ -1,4 +1,4 @@
-"""Gives up what a server holds for ports that somebody deleted, or took from it, while it moved."""
+"""Releases what a server holds in Placement for ports that were deleted, or detached from it, while it moved."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from droveway.flows.steps.hosts import starting
 
 
 def release(ctx: Context, request: Mapping[str, Any] | None) -> None:
-    """Let the server hold nothing for ports that it had before the move and has no more.
+    """Release what the server holds for ports that it had before the move and has no more.
 
-    ``request``: the allocation request by which it holds what it does, None where that is what it held before the
-    move.  Neutron gives nothing up for a port that goes.  What the server's other ports ask for stays, so that a repeat
-    changes nothing; where one of them does not name who gives it, the audit finds and mends what is left.
+    ``request`` is the allocation request by which the server was claimed; None where the server holds again what it
+    held before the move.  Neutron releases nothing for a port that goes.  What the other ports ask for stays, so that a
+    repeat changes nothing.  Where one of those does not name its providers, nothing is released: the audit finds and
+    mends it.
     """
     asking = [(port.port, port.resources, port.profile) for port in before(ctx.move).ports if port.resources]
     if not asking:
@@ -35,14 +36,14 @@ def release(ctx: Context, request: Mapping[str, Any] | None) -> None:
 
 
 def _names_all(port: Port) -> bool:
-    """Tell whether the port says what it asks for, and its binding who gives each part of that."""
+    """Tell whether the port says what it asks for, and its binding names a provider for each part of that."""
     if port.resources is None:
         return port.tells_request
     return len(port.resources.named(port.profile.get(ALLOCATION))) == len(port.resources.groups)
 
 
 def _lower(ctx: Context, by: ProviderResources, least: ProviderResources) -> None:
-    """Let the server hold this less, but no less than the ``least``.
+    """Lower what the server holds ``by`` these amounts, but not below the ``least``.
 
     Raises `droveway.clients.placement.ConsumerChanged` where somebody else wrote it in between.
     """

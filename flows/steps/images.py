@@ -1,6 +1,6 @@
-"""Steps on the image of a shelved server: it holds the root disk until the server runs again.
+"""Defines the steps on the image of a shelved server, which holds the root disk until the server runs again.
 
-Its id follows from the move's, so that whoever makes it twice makes one, and whoever looks for it needs no note.
+The image's id is derived from the move's id: a repeated step makes no second image, and finds the first one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ ROOT: Final = "disk"
 """The name of the root disk, the one that an image holds."""
 
 _OF_IMAGE: Final = "image_"
-"""Begins what the system metadata say of the image that a server was made from."""
+"""The prefix of the system metadata that describe the image that a server was made from."""
 _OWN_FIELDS: Final = frozenset({"min_ram", "min_disk", "disk_format", "container_format"})
 _NOT_INHERITED: Final = frozenset({
     "bittorrent", "cache_in_nova", "img_signature", "img_signature_certificate_uuid", "img_signature_hash_method",
     "img_signature_key_type",
 })  # fmt: skip
-"""Nova's `non_inheritable_image_properties`, as they are by default and the signature's."""
+"""The defaults of Nova's `non_inheritable_image_properties`, and the properties of an image's signature."""
 
 
 def image_of(move: str) -> str:
-    """The id of the image that a shelve of this move's id makes."""
+    """Return the id of the image that a shelve with this move id makes."""
     return str(uuid.uuid5(uuid.UUID(move), ROOT))
 
 
@@ -54,7 +54,7 @@ def service(ctx: Context) -> Images:
 
 
 def find(ctx: Context, image: str) -> ImageRecord:
-    """Return the image with its data whole; raises StepError (``image-gone``) for one that is not there or is not."""
+    """Return the image; raises StepError (``image-gone``) where it is not there or its data are not whole."""
     found = service(ctx).find(image)
     if found is None or found.status != ACTIVE:
         state = "is gone" if found is None else f"is {found.status} and not active"
@@ -75,14 +75,14 @@ def require_whole(ctx: Context, image: str, *, size: int, checksum: str) -> Imag
 
 
 class CreateImages(Step):
-    """An image without data waits for the root disk; a server on a volume needs none."""
+    """Makes an image without data for the root disk; a server whose root disk is a volume needs none."""
 
     does = "make an image for the root disk, still empty"
     undoes = "delete the image"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """With what Nova gives a snapshot: name, owner, and the properties of the image that the server was made of."""
+        """Make the image with the name, owner and properties that Nova gives a snapshot of the server."""
         record, move = before(ctx.move), ctx.move
         if record.boot_from_volume:
             return {}
@@ -103,33 +103,33 @@ class CreateImages(Step):
         return {"image": image}
 
     def undo(self, ctx: Context) -> None:
-        """Delete it once the source has shown the disks; that of a server whose source is declared down stays."""
+        """Delete the image once the source has shown the disks; it stays where the source is declared down."""
         image = image_of(ctx.move.id)
         if not before(ctx.move).boot_from_volume and self._may_go(ctx, image):
             _delete(ctx, image)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete it too: Nova builds the server anew from the image that it was made of."""
+        """Delete the image: Nova rebuilds the server from the image that it was made of."""
         if not before(ctx.move).boot_from_volume:
             _delete(ctx, image_of(ctx.move.id))
 
     def _may_go(self, ctx: Context, image: str) -> bool:
-        """Tell whether nobody needs what it holds: a part of a disk, or what a host has too."""
+        """Tell whether nobody needs the image: it holds a part of a disk only, or the source has the disks too."""
         found = service(ctx).find(image)
         return found is None or found.status != ACTIVE or is_deleted(ctx) or _has_disks(ctx, ctx.move.source_host)
 
 
 class DeleteImages(Step):
-    """The server runs on disks of its own, so that nobody needs its image any more."""
+    """Deletes the image once the server runs on disks of its own."""
 
     does = "delete the shelved server's image"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the image once the host shows the disks; that of a server whose host is declared down stays.
+        """Delete the image once the host shows the disks; it stays where the host is declared down.
 
-        Of a server that Nova has deleted meanwhile nothing is kept, and no host has anything to show.
+        The image of a server that Nova has deleted meanwhile is deleted without a look at a host.
         """
         image = before(ctx.move).image
         if image is None:
@@ -141,15 +141,15 @@ class DeleteImages(Step):
 
 
 def _is_gone(ctx: Context) -> bool:
-    """Tell whether the server's rows are deleted: one that is only about to be may still need its image."""
+    """Tell whether the server's rows are deleted; a server that is only about to be may still need its image."""
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_going(connection, ctx.move.server, deleting=True)
 
 
 def _has_disks(ctx: Context, host: str) -> bool:
-    """Tell whether the host shows the server's disks whole, now; False where it is declared down and shows nothing.
+    """Tell whether the host shows the server's disks whole, now; False where it is declared down.
 
-    Raises StepError (``last-copy``) where it shows that it has them not.
+    Raises StepError (``last-copy``) where the host answers and does not have them whole.
     """
     try:
         guest = describe(ctx, host, part="disks")

@@ -1,7 +1,6 @@
-"""Steps on the images of a server's disks while it moves into another cell: one a disk, under ids of our own choosing.
+"""Defines the steps on the images of a server's disks while it moves into another cell: one image for each disk.
 
-An id follows from move, alternate and disk, so that whoever makes an image twice makes one, and whoever looks for it
-needs no note.
+An image's id is derived from move, alternate and disk: a repeated step makes no second image, and finds the first one.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _DISK: Final = "droveway_disk"
 
 
 def goes_by_image(ctx: Context) -> bool:
-    """Whether the disks go through the image service, as `find_storage` found out for this alternate."""
+    """Tell whether the disks go through the image service, as `find_storage` decided for this alternate."""
     return ctx.move.transfer == transfers.IMAGE
 
 
 def is_uploaded(ctx: Context) -> bool:
-    """Whether there are disks, and each becomes an image."""
+    """Tell whether the server has disks, and each becomes an image."""
     return (goes_by_image(ctx) or ctx.move.keep_image) and has_disks(ctx)
 
 
 def of_disks(move: Move, attempt: int) -> dict[str, str]:
-    """The disks that cross, each with the id of its image on this alternate; swap is made anew."""
+    """Return the disks that are copied, each with the id of its image on this alternate; swap is made anew instead."""
     return {
         disk.name: str(uuid.uuid5(uuid.UUID(move.id), f"{attempt}.{disk.name}"))
         for disk in before(move).guest.disks
@@ -45,12 +44,12 @@ def of_disks(move: Move, attempt: int) -> dict[str, str]:
 
 
 def kept(move: Move) -> list[str]:
-    """The ids of the images that a move keeps until its end."""
+    """Return the ids of the images that a move keeps until its end; empty where it keeps none."""
     return list(of_disks(move, move.attempt).values()) if move.keep_image else []
 
 
 def delete(ctx: Context, wanted: Iterable[str]) -> list[str]:
-    """Delete the images, those that are there; raises StepError in an installation without an image service."""
+    """Delete those of the images that are there; raises StepError in an installation without an image service."""
     gone = list(wanted)
     for image in gone:
         with ctx.run.intent("image", f"delete {image}"):
@@ -59,14 +58,14 @@ def delete(ctx: Context, wanted: Iterable[str]) -> list[str]:
 
 
 class CreateImages(Step):
-    """An image without data waits for each disk that goes through the image service, or is kept there."""
+    """Makes an image without data for each disk that goes through the image service, or is kept there."""
 
     does = "make an image for each disk that is uploaded, still empty"
     undoes = "delete the images"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """They belong to nobody's project but the service's, and say whose move and which server's disk they hold."""
+        """Make the images in the service's own project; their properties name the move, the server and the disk."""
         move = ctx.move
         if not is_uploaded(ctx):
             return {}
@@ -85,24 +84,27 @@ class CreateImages(Step):
         return {"images": made} if made else {}
 
     def undo(self, ctx: Context) -> None:
-        """Delete them, whole or not; a journal that was put back may not know that they were made."""
+        """Delete the images, whole or not.
+
+        The step looks for them too where a journal was put back, which may not know that they were made.
+        """
         if is_uploaded(ctx) or (ctx.run.is_behind() and ctx.run.cloud.images is not None):
             delete(ctx, of_disks(ctx.move, ctx.destination.attempt).values())
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete them too: Nova builds the server anew from the image that it was made of."""
+        """Delete the images: Nova rebuilds the server from the image that it was made of."""
         self.undo(ctx)
 
 
 class DeleteImages(Step):
-    """The destination has its own proved copy, so that no image is needed that is not to be kept."""
+    """Deletes the images once the destination has its own proved copy, unless the move is to keep them."""
 
     does = "delete the images that are not to be kept"
     no_undo = "nobody needs them any more; those that are kept are undone with create_images"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Those of this alternate; an earlier one's went with its undo."""
+        """Delete the images of this alternate; those of an earlier one were deleted by its undo."""
         wanted = list(of_disks(ctx.move, ctx.destination.attempt).values())
         if ctx.move.keep_image:
             return {"kept": wanted} if wanted else {}
@@ -113,17 +115,17 @@ class DeleteImages(Step):
 
 
 class DeleteKeptImages(Step):
-    """The end of a move that kept images: the server's disks are whole on the host that it stays on."""
+    """Deletes the images that the move kept: the server's disks are whole on the host that it stays on."""
 
     does = "delete the images that the move kept"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Nothing of a move that keeps none."""
+        """Delete the images; a move that keeps none has nothing to delete."""
         gone = delete(ctx, kept(ctx.move))
         return {"images": gone} if gone else {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Nova, which ends the move by itself, knows nothing of them."""
+        """Delete the images too where Nova has ended the move: Nova does not know them."""
         return outcome.noted(**self.perform(ctx))

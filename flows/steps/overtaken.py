@@ -1,7 +1,7 @@
-"""What a journal that was put back does not know: how far its move had really come.
+"""Works out how far a move had really come whose journal was put back and adopted.
 
-A flow whose journal was adopted as it is first goes forward: what the server's rows show as done is not done again, and
-nothing is undone from the old place.
+Its flow first goes forward.  It does not repeat the steps that the server's rows prove done.  It undoes nothing before
+it has come to where the move really was.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from droveway.persistence.nova.cell import Instance, Migration
 
 _UNDONE_BACK: Final = frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED})
-"""What the migration says once a revert was undone."""
+"""What the migration may say once a revert was undone, or the move was confirmed after that."""
 
 _REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
 
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
-"""Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
+"""Run → whether the journal was adopted in the middle of its move, which happens only while nobody has claimed it."""
 
 _BEHIND: Final[weakref.WeakKeyDictionary[Run, int | None]] = weakref.WeakKeyDictionary()
-"""Run → `_adopted_on`."""
+"""Run → the answer of `_adopted_on`."""
 
 _LAST_ADOPTED: Final = (
     sa.select(MoveStep.seq, MoveStep.flow_uuid, MoveStep.attempt)
@@ -58,10 +58,10 @@ _OTHER_SINCE: Final = (
 
 
 def went_on(run: Run, step: str) -> bool:
-    """Whether the server's rows show that the flow did this step before its journal was put back.
+    """Tell whether the server's rows prove that the flow did this step before its journal was put back.
 
-    They name the other host from the switch on, so that whatever comes before was done by then.  Where the move
-    is being confirmed or reverted, or was, nothing of its forward flow is left to do.
+    Rows that name the other host prove every step before the switch done.  Where the move is being confirmed or
+    reverted, or was, every step of its forward flow is done.
     """
     move, attempt = run.row, run.attempt(run.row)
     if attempt is None or move.storage is None or not was_adopted(run):
@@ -98,15 +98,18 @@ def _return_host(run: Run) -> str:
 
 
 def _stands(row: Instance, migration: Migration, states: Collection[tuple[str | None, str | None]]) -> bool:
-    """Whether the rows show one of these task_states with its migration's status; a delete writes over the former."""
+    """Tell whether the rows have one of these pairs of task_state and migration status.
+
+    A delete replaces the task_state, so `deleting` stands for any of them.
+    """
     return any(migration.status == status and row.task_state in (task, TaskState.DELETING) for task, status in states)
 
 
 def went_back(run: Run, step: str) -> bool:
-    """Whether the server's rows show that this step was undone already before its journal was put back.
+    """Tell whether the server's rows prove that this step was undone before its journal was put back.
 
-    `mark_migrating`, `record_migration` and `mark_reverting` say in the migration that they were undone: what comes
-    after them was by then.
+    The undos of `mark_migrating`, `record_migration` and `mark_reverting` write the migration's status.  Every step
+    after the one whose undo wrote it was undone by then.
     """
     if not was_adopted(run):
         return False
@@ -124,11 +127,11 @@ def went_back(run: Run, step: str) -> bool:
 
 
 def require_way(ctx: Context) -> None:
-    """Raise StepError (``overtaken``) unless the world is where an adopted journal takes its forward flow to be.
+    """Raise StepError (``overtaken``) where the move has gone another way than an adopted journal says.
 
-    A move that was undone is not begun anew.  Before the rows name the destination, the source says that its guest is
-    off.  Before anything is undone, the rows name the source, and the destination says in this claim that it never
-    started the guest.
+    A move that was undone is not begun again.  Before the rows are to name the destination, the source has to say that
+    its guest is off.  Before anything is undone, the rows have to name the source, and the destination has to say now
+    that it never started the guest.
     """
     if not was_adopted(ctx.run) or is_deleted(ctx):
         return
@@ -150,14 +153,17 @@ def require_way(ctx: Context) -> None:
 
 
 def _waits(run: Run, row: Instance, migration: Migration) -> bool:
-    """Tell whether the server waits for confirm or revert once more, or was confirmed since."""
+    """Tell whether the server waits for confirm or revert again, or was confirmed since."""
     attempt = run.attempt(run.row)
     stands = row.task_state is None and migration.status in _UNDONE_BACK
     return stands and attempt is not None and row.host == attempt.host
 
 
 def _is_undone(ctx: Context) -> bool:
-    """Whether the migration ended as undone; the mark that the server is being moved may still stand."""
+    """Tell whether the migration ended as undone.
+
+    Where only the first steps are left to be undone, the server's task_state has to be cleared too.
+    """
     row, migration = _rows(ctx.run)
     over = migration is not None and migration.status == MigrationStatus.ERROR
     first = ctx.step in ctx.run.shown.first
@@ -165,7 +171,7 @@ def _is_undone(ctx: Context) -> bool:
 
 
 def _switches_now(ctx: Context) -> bool:
-    """Tell whether the step lets the rows name the destination, which they do not yet; on one host it never matters."""
+    """Tell whether the step is about to let the rows name the destination; False where both hosts are one."""
     if ctx.step != ctx.run.shown.switch or ctx.same_host:
         return False
     row, _ = _rows(ctx.run)
@@ -173,9 +179,9 @@ def _switches_now(ctx: Context) -> bool:
 
 
 def are_in_use_again(ctx: Context) -> bool:
-    """Whether the rows name the source, which shows in its own directory all the disks that the move began with.
+    """Tell whether the rows name the source, and all disks that the move began with are in its own directory again.
 
-    So it is where a journal that was put back has the undo end some steps earlier.
+    Then the undo had gone further than a journal that was put back knows.
     """
     source = ctx.move.source_host
     return lives_on(ctx, source) and shows_disks(describe(ctx, source, part="in-use"), before(ctx.move))
@@ -196,7 +202,7 @@ def _require_way_back(ctx: Context) -> None:
 
 def _overtaken(ctx: Context, why: str, host: str) -> StepError:
     return StepError(
-        f"the journal was put back, and the move of {ctx.move.server_name} is not where it has it: {why}, so "
+        f"the journal was put back, and the move of {ctx.move.server_name} has gone further since: {why}, so "
         f"{ctx.step} is not {'undone' if ctx.direction == 'revert' else 'done'}",
         code="overtaken",
         host=host,
@@ -204,7 +210,7 @@ def _overtaken(ctx: Context, why: str, host: str) -> StepError:
 
 
 def was_adopted(run: Run) -> bool:
-    """Whether the journal was taken as it is while the move was under way."""
+    """Tell whether the journal was put back and adopted while the move was under way."""
     if run not in _ADOPTED:
         adopted = sa.select(MoveStep.seq).where(MoveStep.move_id == run.move_id, MoveStep.step == ADOPTED)
         with run.journal.read() as session:
@@ -213,15 +219,16 @@ def was_adopted(run: Run) -> bool:
 
 
 def is_behind(run: Run) -> bool:
-    """Tell whether the flow may have gone further than its journal knows: that was adopted in it, or right before it.
+    """Tell whether the flow may have gone further than its journal knows.
 
-    What another flow of the move did since then the journal knows.
+    That is so where the journal was adopted in the middle of this flow or right before it.  Flows that began later are
+    all in the journal.
     """
     return _adopted_on(run) is not None
 
 
 def _adopted_on(run: Run) -> int | None:
-    """Find the alternate that the flow was on when its journal was adopted in it, or right before it; else None."""
+    """Return the alternate that the flow was on when its journal was adopted; None where the flow began later."""
     if not was_adopted(run):
         return None
     if run not in _BEHIND:
@@ -234,10 +241,11 @@ def _adopted_on(run: Run) -> int | None:
 
 
 def may_not_turn_back(run: Run, step: str) -> bool:
-    """Tell whether the flow goes on from this step or parks: its undos would not know what they are to bring back.
+    """Tell whether the flow has to go on from this step or park, since its undos would not know what to bring back.
 
-    So it is where the rows show the step as done, and until the first step is within reach that has something of its
-    own to undo.  A move that has no migration yet, or whose migration ended, has nothing beyond these.
+    That is so for a step that the rows prove done.  Where the flow may have gone further than the journal knows, it is
+    also so for the steps up to the last one that finds what undos need.  A move without a migration, or whose migration
+    has ended, has not gone further.
     """
     if went_on(run, step):
         return True
@@ -252,10 +260,10 @@ def may_not_turn_back(run: Run, step: str) -> bool:
 
 
 def may_be_done(run: Run, failed: str, graph: Graph) -> list[str]:
-    """Name the steps behind the one that failed that the flow may have done before its journal was put back.
+    """Name the steps after the failed one that the flow may have done before its journal was put back.
 
-    The point of no return is none of them: an undo is refused where the guest may have been started.  What was done on
-    an alternate that was tried after the adoption the journal knows.
+    They end before the point of no return, since an undo is refused where the guest may have been started.  Empty for
+    an alternate that was tried after the adoption: the journal has all of its steps.
     """
     if kinds.of(run.kind).carries is Carries.NOWHERE or failed in graph.shown.finding:
         return []
@@ -271,7 +279,7 @@ def may_have_started(run: Run) -> bool:
 
 
 def require_record(ctx: Context, *, lost: str) -> None:
-    """Park the move (``record-lost``) when it may have gone on, and nobody knows any more what this step recorded."""
+    """Park the move (``record-lost``) when it may have gone further and what this step recorded is lost."""
     if not is_behind(ctx.run):
         return
     _, migration = _rows(ctx.run)

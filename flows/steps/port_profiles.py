@@ -1,6 +1,6 @@
-"""Makes the profile of a port's binding on each host of a move: it names who gives there what the port asks for.
+"""Makes the profile of a port's binding on each host of a move: it names the providers of what the port asks for.
 
-Groups of resources are named as the port has them now: Neutron renames them where somebody changes its QoS policy.
+It names the groups of resources as the port does now: Neutron renames them where somebody changes its QoS policy.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Write = Callable[[Mapping[str, Any]], None]
 def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
     """Write the profile of the port's binding on a host that the move leads to, or leads back to.
 
-    On the source it is that of before the move. On any other host the providers are those that the move claimed there;
-    where it claimed none for the port, which came later, the profile names none.  Raises
-    `droveway.errors.DestinationFault` where Neutron does not take it.
+    On the source it is the profile of before the move.  On any other host it names the providers that the move claimed
+    there, or none for a port that was attached after the claim.  Raises `droveway.errors.DestinationFault` where
+    Neutron refuses it.
     """
     if host == ctx.move.source_host:
         put_back(port, write)
@@ -32,9 +32,9 @@ def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
 
 
 def put_back(port: AttachedPort, write: Write) -> None:
-    """Write the profile of before the move, or that without whom it named.
+    """Write the profile of before the move; where Neutron refuses it, the same one without the provider in it.
 
-    The provider that it named may be gone, and Neutron makes no such binding: the audit finds and heals that.
+    That provider may be gone, and Neutron then refuses the binding.  The audit finds and heals what is missing.
     """
     profile = recorded(port)
     try:
@@ -46,7 +46,7 @@ def put_back(port: AttachedPort, write: Write) -> None:
 
 
 def recorded(port: AttachedPort) -> dict[str, Any]:
-    """Return the port's profile as it was before the move, to the byte while the port asks for the same."""
+    """Return the port's profile of before the move, unchanged as long as the port asks for the same resources."""
     if port.resources is None or port.asks == port.resources:
         return port.profile
     named = port.resources.named(port.profile.get(ALLOCATION))

@@ -1,4 +1,4 @@
-"""Steps on port bindings, always written by the conductor: INACTIVE first, activated once the guest is off."""
+"""Defines the steps on port bindings: a conductor makes them INACTIVE first, and active once the guest is off."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ from droveway.persistence.nova import evacuations
 
 
 class PortStep(Step):
-    """A step that brings every port from one host to the other; on the same host there is nothing to do."""
+    """Brings every port from one host to the other; has nothing to do where both are one host."""
 
     to_source: ClassVar[bool] = False
     """Whether the server goes back to its source."""
 
     def new_host(self, ctx: Context) -> str:
-        """The host that the server goes to."""
+        """Name the host that the server goes to."""
         return ctx.return_host if self.to_source else ctx.destination.host
 
     def old_host(self, ctx: Context) -> str:
-        """The host that it leaves."""
+        """Name the host that the server leaves."""
         return ctx.destination.host if self.to_source else ctx.move.source_host
 
     def owner(self, ctx: Context, port: AttachedPort, host: str) -> str:
-        """The port's device_owner on a host: Nova names the zone in it."""
+        """Return the port's device_owner on a host: ``compute:`` and the availability zone, as in Nova."""
         if host == ctx.move.source_host:
             return port.device_owner
         return f"compute:{availability_zone(ctx, host)}"
 
     def ports(self, ctx: Context) -> list[AttachedPort]:
-        """The ports that have to be bound anew, of those that Neutron has now."""
+        """Return the ports of now that have to be bound anew; empty where both hosts are one."""
         return [] if ctx.same_host else attached.ports(ctx)
 
     @contextlib.contextmanager
     def writing(self, ctx: Context, call: str, port: AttachedPort) -> Iterator[None]:
-        """A write on one port: what fails since somebody deleted the port meanwhile is done."""
+        """Enclose a write on one port; ignore its failure if somebody deleted the port meanwhile."""
         with attached.writing_port(ctx, call.format(port=port.port), port.port):
             yield
 
 
 class ReservePorts(PortStep):
-    """A binding on the destination that does nothing yet: a host that cannot bind is found out before the shutdown."""
+    """Makes inactive bindings on the destination, so that a host that cannot bind is found before the shutdown."""
 
     does = "bind the ports on the destination, inactive"
     undoes = "delete those bindings"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One INACTIVE binding a port."""
+        """Make one INACTIVE binding for each port."""
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"bind {{port}} to {host}", port):
@@ -67,10 +67,10 @@ class ReservePorts(PortStep):
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Delete the new host's bindings; `MovePorts` has made the old host's active again by now.
+        """Delete the new host's bindings; the undo of `MovePorts` has made the old host's active again by now.
 
-        In a journal that was put back from an older copy it may not have: then that is done here first, and a host
-        that the server lives on by its rows keeps its bindings.
+        After a journal was put back that undo may be missing.  Then this one makes the old host's bindings active
+        first, and it leaves the bindings on a host that the server lives on by its rows.
         """
         host = self.new_host(ctx)
         if ctx.same_host or lives_on(ctx, host):
@@ -85,21 +85,24 @@ class ReservePorts(PortStep):
                 ctx.run.cloud.network.delete_binding(port.port, host)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete what is bound to the destination and does nothing there; all else is Nova's."""
+        """Delete the inactive bindings on the destination; all others are Nova's."""
         host = self.new_host(ctx)
         if not (ctx.same_host or lives_on(ctx, host)):
             attached.unbind_idle(ctx, host)
 
 
 class MovePorts(PortStep):
-    """The new host's bindings become active, then the old host's go: a port at rest has one binding."""
+    """Makes the new host's bindings active and then deletes the old host's: afterwards each port has one binding."""
 
     does = "activate the ports on the destination"
     undoes = "make the source's bindings active again"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Activate, then delete the old binding; a port that came after the reservation is bound first."""
+        """Activate each new binding, then delete the old one.
+
+        A port that was attached since `reserve_ports` is bound first.
+        """
         starting.require_not_evacuated(ctx)
         if ctx.same_host:
             return {"ports": self._name_providers(ctx, back=self.to_source)}
@@ -112,9 +115,9 @@ class MovePorts(PortStep):
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Re-create and activate the old host's binding before anything of the new one's goes.
+        """Make each old binding again, if it is gone, and activate it; the undo of `ReservePorts` deletes the new ones.
 
-        Nothing for a deleted server: its ports are about to go.
+        Does nothing for a deleted server, whose ports are deleted with it.
         """
         if is_deleted(ctx):
             return
@@ -129,9 +132,10 @@ class MovePorts(PortStep):
         _leave_to_evacuation(ctx, ports, host)
 
     def _name_providers(self, ctx: Context, *, back: bool) -> int:
-        """Let each port that asks for resources name who gives them: its binding stays where it is.
+        """Let each port that asks for resources name its providers, with its binding left where it is.
 
-        ``back``: as before the move, and not as the move claimed them. Return how many such ports there are.
+        With ``back`` they are those of before the move, else those that the move claimed.  Returns the number of such
+        ports.
         """
         ports = [port for port in attached.ports(ctx) if port.resources is not None or port.asks is not None]
         for port in ports:
@@ -145,9 +149,9 @@ class MovePorts(PortStep):
 
 
 def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> None:
-    """Look once more whether Nova has evacuated the server; what it bound while this step wrote is active again.
+    """Look once more whether Nova has evacuated the server; if so, activate again what Nova bound, and raise Evacuated.
 
-    Neutron compares nothing, so that an activation which comes behind Nova's would take the port away from its guest.
+    Neutron compares nothing.  An activation by this step that came after Nova's has taken the port from Nova's guest.
     """
     try:
         starting.require_not_evacuated(ctx)

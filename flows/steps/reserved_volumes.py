@@ -1,6 +1,6 @@
-"""Steps on the volumes of a server that goes from its host to none, or comes from none to one.
+"""Defines the steps on the volumes of a server that is shelved or unshelved.
 
-A server on no host keeps each volume by an empty attachment, which its row names.
+A server on no host keeps each volume by an empty attachment, which the volume's row names.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from droveway.flows.steps.volumes import connect, held, name_attachment
 
 
 class FreeVolumes(Step):
-    """Shelve: the host's attachments go, and the rows name the empty ones."""
+    """Shelve: deletes the host's attachments, and lets the rows name the empty ones."""
 
     does = "free the volumes from the host, keep them reserved"
     undoes = "attach them to the host again"
@@ -27,7 +27,7 @@ class FreeVolumes(Step):
     leaves = Leaves({"attachments": Side.NOWHERE}, {"attachments": Side.SOURCE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The old attachment goes, then the row names the empty one; its connection_info stays, as in Nova."""
+        """Delete each old attachment, then let the row name the empty one; its connection_info stays, as in Nova."""
         starting.require_not_evacuated(ctx)
         volumes, reserved = attached.volumes(ctx), ctx.inputs["reserved"]
         for volume in volumes:
@@ -35,7 +35,7 @@ class FreeVolumes(Step):
             if volume.attachment == known.get("new"):
                 continue
             with ctx.run.intent("volume", f"free {volume.volume}"):
-                # One that came since the reservation has none yet.
+                # A volume that was attached since the reservation has no empty attachment yet.
                 new = known.get("new") or service.create_attachment(
                     volume.volume, ctx.move.server, known=(volume.attachment,)
                 )
@@ -45,7 +45,7 @@ class FreeVolumes(Step):
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:
-        """The empty attachment is exported to the host; nothing where the old one still stands."""
+        """Attach each volume to the host by its empty attachment, unless the old attachment is still there."""
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)
@@ -57,7 +57,7 @@ class FreeVolumes(Step):
             known = reserved.get(volume.volume, {})
             new = known.get("new", volume.attachment)
             if _is_on(found.get(known.get("old", "")), str(connector.get("host"))):
-                # Cinder had given it up, and its database was put back since.
+                # Cinder had deleted the old attachment, and has it again since its database was put back.
                 new = known["old"]
             elif new not in found:
                 new = ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server)
@@ -66,7 +66,7 @@ class FreeVolumes(Step):
 
 
 class AttachVolumes(Step):
-    """Unshelve: the attachment that each row names is exported to the destination."""
+    """Unshelve: attaches each volume to the destination by the attachment that its row names."""
 
     does = "attach the volumes to the destination"
     undoes = "free them from it, keep them reserved"
@@ -74,7 +74,7 @@ class AttachVolumes(Step):
     leaves = Leaves({"attachments": Side.DESTINATION}, {"attachments": Side.NOWHERE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Export, complete and record each one."""
+        """Connect, complete and record each attachment."""
         volumes, connector = attached.volumes(ctx), ctx.inputs["destination_check"]["connector"]
         for volume in volumes:
             with ctx.run.intent("volume", f"attach {volume.volume}"):
@@ -82,7 +82,7 @@ class AttachVolumes(Step):
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:
-        """An empty attachment keeps the volume the server's before the exported one goes; then the row names it."""
+        """Make an empty attachment, which keeps the volume, delete the old one, and let the row name the new one."""
         if is_deleted(ctx):
             return
         for volume in attached.volumes(ctx):
@@ -96,5 +96,5 @@ class AttachVolumes(Step):
 
 
 def _is_on(found: Attachment | None, host: str) -> bool:
-    """Whether the attachment is exported to the host; Cinder does not name the host of one that is not complete."""
+    """Tell whether the attachment is on the host; Cinder names no host for an attachment that is not complete."""
     return found is not None and found.host == host

@@ -1,6 +1,7 @@
-"""The steps of a revert that another flow has too, but to the other host: each has the name of the one that it varies.
+"""Defines the steps of a revert that differ from those of the forward flow only in the hosts.
 
-A revert brings the server from the destination back to its source.
+A revert brings the server from the destination back to its source.  Each class here has the name of the class of the
+forward flow, or of confirm, that it derives from.
 """
 
 from __future__ import annotations
@@ -26,27 +27,33 @@ from droveway.wire import commands
 
 
 class CheckSource(confirming.CheckSource):
-    """Revert's: looks at the destination besides, so that its undo knows what to bring back."""
+    """Revert: checks the source as a confirm does, and looks at the guest on the destination for the undo."""
 
     does = "check what was set aside on the source, and the guest on the destination"
     finds = True
     may_be_missing = False
 
     def may_do_without(self, ctx: Context) -> bool:
-        """Only a revert that may have stopped the guest already: what comes next fails, and its undo starts it."""
+        """Go on without the source only where the journal was put back and the guest may be stopped already.
+
+        The next steps then fail on the source, and the undo starts the guest on the destination again.
+        """
         return ctx.run.is_behind()
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source's connector, and whether the destination's guest runs: one that is declared down has none."""
+        """Return the source's connector, if it is not declared down, and what the undo needs of the destination."""
         return {**(super().perform(ctx) or {}), **on_destination(ctx)}
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """What the undo would read, of a guest that the revert has stopped by now."""
+        """Return what the undo needs of the guest, which the revert has stopped by now."""
         return stopped_on_destination(ctx)
 
 
 def on_destination(ctx: Context) -> dict[str, Any]:
-    """What a revert's undo has to know of the destination's guest; one that is declared down tells nothing of it."""
+    """Return what a revert's undo has to know of the destination's guest: its state, and what is attached.
+
+    Where the destination is declared down, the guest counts as running if the server was on before the move.
+    """
     try:
         guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
     except StepError as error:
@@ -60,20 +67,20 @@ def on_destination(ctx: Context) -> dict[str, Any]:
 
 
 def stopped_on_destination(ctx: Context) -> dict[str, Any]:
-    """The same of a guest that the revert has stopped by now."""
+    """Return what `on_destination` does, for a guest that the revert has stopped by now."""
     guest = {"running": before(ctx.move).powered_on, "definition": ""}
     return {"destination": guest, "attached": names(ctx)}
 
 
 class ReservePorts(ports.ReservePorts):
-    """Revert's: the source is the new host."""
+    """Revert: makes inactive bindings on the source."""
 
     to_source = True
     does = "bind the ports on the source, inactive"
 
 
 class StopGuest(host.StopGuest):
-    """Revert's: the guest on the destination goes off."""
+    """Revert: stops the guest on the destination."""
 
     where = Where.DESTINATION
     states = starting.REVERT_UNDO
@@ -82,29 +89,29 @@ class StopGuest(host.StopGuest):
     owed_when_down = True
 
     def other(self, ctx: Context) -> str:
-        """The source, or the host in its place."""
+        """Name the source, or the host in its place."""
         return ctx.return_host
 
     def ran(self, ctx: Context) -> bool:
-        """Whether it ran when the revert began, and nobody has stopped it since."""
+        """Tell whether the guest ran when the revert began, and its user has not stopped it since."""
         return bool(ctx.inputs["source_check"]["destination"]["running"]) and not before(ctx.move).stopped
 
     def attached_before(self, ctx: Context) -> list[str]:
-        """As the revert found it; one that an earlier release began has not noted it."""
+        """Return what was attached when the revert began, or now, if an older release began it without that record."""
         return list(ctx.inputs["source_check"].get("attached") or names(ctx))
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Only a guest that is still this move's, where the server does not live."""
+        """Stop the guest only if it still has this move's mark and the server does not live on the host."""
         return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """Define the guest as the revert found it, or as the move defined it where the dead host did not show it."""
+        """Define the guest as the revert found it; where the host was declared down then, from the record of before."""
         found = ctx.inputs["source_check"]["destination"]["definition"]
         redefining.on_destination(ctx, self.host(ctx), found or before(ctx.move).guest.definition)
 
 
 class MoveVolumes(volumes.MoveVolumes):
-    """Revert's: the source is the new host."""
+    """Revert: attaches the volumes to the source."""
 
     does = "attach the volumes to the source"
     undoes = "attach them to the destination again"
@@ -112,16 +119,16 @@ class MoveVolumes(volumes.MoveVolumes):
     leaves = Leaves({"attachments": Side.SOURCE}, {"attachments": Side.DESTINATION})
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the source's connector: what the source told, or what it was before the move where it is dead."""
+        """Return the source's connector: as its worker told it, or as before the move where the source is dead."""
         return ctx.inputs["source_check"].get("connector") or before(ctx.move).guest.connector
 
     def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the destination's connector: what it told the revert, or the forward flow where it is dead."""
+        """Return the destination's connector: as it told the revert, or the forward flow where it is dead by now."""
         return ctx.inputs["source_check"]["destination"].get("connector") or _told_connector(ctx)
 
 
 class MovePorts(ports.MovePorts):
-    """Revert's: the source is the new host."""
+    """Revert: activates the ports on the source."""
 
     to_source = True
     does = "activate the ports on the source"
@@ -129,25 +136,28 @@ class MovePorts(ports.MovePorts):
 
 
 class StartGuest(host.StartGuest):
-    """Revert's: the source's guest."""
+    """Revert: starts the source's guest."""
 
     where = Where.SOURCE
     states = starting.REVERT
     defined_by = "prepare_source_guest"
 
     def _without_host(self, ctx: Context) -> dict[str, Any]:
-        """The disks are the server's own from the start on, so that the host owes the end of their manifest."""
+        """Go on without the dead source where the start may have happened; it then owes the removal of its manifest.
+
+        The manifest lists the disks that were set aside.  From the guest's start on they are in use again.
+        """
         found = super()._without_host(ctx)
         host, action, told = self.host(ctx), SetAside.action_name(), commands.NoDetails()
         ctx.owe(host, action, told, deadline=self.deadline, direction="revert")
         return found
 
     def other(self, ctx: Context) -> str:
-        """The destination."""
+        """Name the destination."""
         return ctx.destination.host
 
     def redefine(self, ctx: Context) -> None:
-        """As it was before the move."""
+        """Define the guest as it was before the move, with what is attached by now."""
         redefining.on_source(ctx, self.host(ctx))
 
 

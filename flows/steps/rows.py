@@ -1,4 +1,4 @@
-"""What the record steps share: a server's rows behind the fence, and how a place or a flavor in them changes."""
+"""Holds what the steps on a server's rows share: fenced transactions, and changes of its host and flavor."""
 
 from __future__ import annotations
 
@@ -47,42 +47,42 @@ _NODE_IDS: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """The rows of the move's server inside one fenced cell transaction."""
+    """Holds the rows of the move's server inside one fenced cell transaction."""
 
     session: orm.Session
     instance: servers.ServerColumns
     action: actions.ActionRef
     move: str
     read: servers.MigrationColumns | None = None
-    """The move's migration, where it was read with them."""
+    """The move's migration, if it was read already."""
 
     @functools.cached_property
     def extra(self) -> servers.ExtraColumns:
-        """The server's instance_extra row."""
+        """Return the server's instance_extra row."""
         return servers.extra_columns(self.session, self.instance.uuid)
 
     @functools.cached_property
     def migration(self) -> servers.MigrationColumns:
-        """The move's migration row; raises NotFound."""
+        """Return the move's migration row; raises NotFound."""
         return self.read or servers.migration_columns(self.session, self.move)
 
     def change(self, **columns: tuple[Any, Any]) -> None:
-        """Compare and swap columns of the server's own row."""
+        """Compare and swap columns of the server's row in `instances`: column=(old, new); raises Conflict."""
         compare_and_swap(self.session, self.instance, **columns)
 
     def change_status(self, old: str, new: str) -> None:
-        """Compare and swap what the move's migration says."""
+        """Compare and swap the status of the move's migration; raises Conflict."""
         compare_and_swap(self.session, self.migration, status=(old, new))
 
 
 @contextlib.contextmanager
 def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
-    """One fenced transaction on the server's cell; raises ServerDeleted when the server is gone or being deleted.
+    """Open one fenced transaction on the server's rows.
 
-    Raises Evacuated when Nova has taken the server: then no step goes on with its rows.  ``cell`` is named where it is
-    the other copy's that a move between cells writes.
-
-    What must go on goes on for a server that is being deleted, and so does confirm or revert: a delete waits for them.
+    The rows are those of the cell that the server lives in, or of ``cell``, where a move between cells writes the other
+    copy.  Raises Evacuated when Nova has evacuated the server.  Raises ServerDeleted when the server is gone.  It also
+    does when the server is being deleted, except in an undo, a step after the point of no return, a confirm or a
+    revert: the delete waits for those.
     """
     move = ctx.move
     deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server
@@ -103,13 +103,13 @@ def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
 
 
 _KEPT: Final[weakref.WeakKeyDictionary[Run, dict[str, usage.Usage]]] = weakref.WeakKeyDictionary()
-"""Run → host → what it keeps for itself, as it was asked for the first time in that run."""
+"""Run → host → what the host reserves for itself, as Placement said when the run first asked."""
 
 
 def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
-    """What these and the migration's hosts keep for themselves, by Placement.
+    """Return what these hosts and those of the migration reserve for themselves, by their inventories in Placement.
 
-    It is asked for before any row is locked, and once for each run.
+    Placement is asked before any row is locked, and once in each run.
     """
     run, move = ctx.run, ctx.move
     known = _KEPT.setdefault(run, {})
@@ -128,7 +128,7 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
 
 
 class _Lacking(dict[str, usage.Usage]):
-    """What hosts keep for themselves while one of the cells is away, whose hosts nobody may count meanwhile."""
+    """Holds what hosts reserve for themselves while a cell is away, whose hosts are not known."""
 
     def __init__(self, known: dict[str, usage.Usage], outage: Exception) -> None:
         super().__init__(known)
@@ -142,7 +142,7 @@ class _Lacking(dict[str, usage.Usage]):
 
 
 def _nodes(run: Run, hosts: set[str]) -> tuple[dict[str, str], Exception | None]:
-    """Find the uuids of the hosts' compute nodes, in either cell of the move; and why one of the cells has none."""
+    """Return the uuids of the hosts' compute nodes in both cells of the move, and the outage of a cell that is away."""
     found: dict[str, str] = {}
     outage: Exception | None = None
     for cell in {run.row.source_cell, run.row.dest_cell or run.row.source_cell}:
@@ -157,7 +157,7 @@ def _nodes(run: Run, hosts: set[str]) -> tuple[dict[str, str], Exception | None]
 
 
 def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:
-    """The change of task_state for `compare_and_swap`; a delete that has taken it over is left in it."""
+    """Return the change of task_state for `compare_and_swap`; `deleting`, which a delete wrote, stays."""
     deleting = rows.instance.task_state == TaskState.DELETING
     return (TaskState.DELETING, TaskState.DELETING) if deleting else (old, new)
 
@@ -168,29 +168,29 @@ def power_state(record: Before) -> int:
 
 
 def is_deleted(ctx: Context) -> bool:
-    """Whether the server is gone, or in a forward flow being deleted: then nothing is given back to it any more."""
+    """Tell whether nothing is to be given back to the server: it is gone, or, in a forward flow, being deleted."""
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_going(connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
 
 
 def lives_on(ctx: Context, host: str) -> bool:
-    """Whether the server's rows name the host as the one that it lives on."""
+    """Tell whether the server's rows name the host as the one that it lives on."""
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return connection.scalar(_HOST, {"server": ctx.move.server}) == host
 
 
 def request_id(ctx: Context) -> str:
-    """The request that the flow's action row carries: one for each flow that was asked for on its own."""
+    """Return the request id of the flow's instance action; a flow that continues another one has the same."""
     return f"req-{ctx.run.asked_as}"
 
 
 def begin_action(rows: Rows, record: Before, name: str) -> None:
-    """The action row of a flow."""
+    """Insert the instance action of the flow."""
     actions.begin(rows.session, rows.action, name, user_id=record.user_id, project_id=record.project_id)
 
 
 def failure(ctx: Context) -> faults.Fault | None:
-    """Why the flow is being undone; None when it was cancelled, or its server deleted: that is nobody's failure."""
+    """Return why the flow is being undone; None when it was cancelled or its server deleted, which is no failure."""
     with ctx.run.journal.read() as session:
         failed = moves.failure(session, ctx.run.flow_uuid)
     if failed is None or failed.error is None or failed.error["code"] in (Cancelled.code, ServerDeleted.code):
@@ -208,8 +208,8 @@ def failure(ctx: Context) -> faults.Fault | None:
 def fail_action(rows: Rows, fault: faults.Fault | None) -> bool:
     """End the flow's action with Error and let the server show why.
 
-    Returns False when the action never began or has failed already.  The step that begins an action marks the server
-    in the same transaction, so there is then no mark to take back, and what the rows hold is somebody else's.
+    Returns False when the action never began or has failed already.  The caller then leaves the rows alone: the step
+    that begins an action writes the task_state in the same transaction, so that there is none to take back.
     """
     began = actions.fail(rows.session, rows.action, fault.message if fault else None)
     if began and fault is not None:
@@ -218,7 +218,7 @@ def fail_action(rows: Rows, fault: faults.Fault | None) -> bool:
 
 
 def fail_event(rows: Rows, event: str, fault: faults.Fault | None) -> None:
-    """The event that was open has failed, and the server shows why."""
+    """End the open event with Error and let the server show why."""
     actions.fail_event(rows.session, rows.action, event, fault.message if fault else None)
     if fault is not None:
         faults.record(rows.session, rows.instance.uuid, fault)
@@ -226,7 +226,7 @@ def fail_event(rows: Rows, event: str, fault: faults.Fault | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a server lives, as its instances row has it; node and compute_id are always written together."""
+    """Says where a server lives, as `instances` has it; node and compute_id are always written together."""
 
     host: str
     node: str
@@ -235,14 +235,14 @@ class Place:
 
 
 def source_place(ctx: Context, record: Before) -> Place:
-    """The source, as it was before the move."""
+    """Return the source, as it was before the move."""
     return Place(ctx.move.source_host, record.node, record.compute_id, record.availability_zone)
 
 
 def switch(
     rows: Rows, record: Before, old: Place, new: Place, old_flavor: dict[str, Any], new_flavor: dict[str, Any]
 ) -> None:
-    """Change where the server lives and what it has, in both directions the same way."""
+    """Change the place and the sizes of the server from old to new; raises Conflict where they are not the old ones."""
     was, becomes = objects.flavor_data(old_flavor), objects.flavor_data(new_flavor)
     rows.change(
         host=(old.host, new.host),
@@ -261,7 +261,7 @@ def switch(
 
 
 def availability_zone(ctx: Context, host: str) -> str:
-    """The zone of a host, which the server's own follows."""
+    """Return the availability zone of a host, which the server gets there."""
     with ctx.run.api.read() as session:
         return zone_of(session, host)
 
@@ -278,7 +278,7 @@ def changed_flavors(rows: Rows, **slots: dict[str, Any] | None) -> None:
 
 @contextlib.contextmanager
 def claimed_rows(ctx: Context, cell: str) -> Iterator[Rows]:
-    """Like `cell_rows`, committed before anybody else can claim the move, as with `holding_claim`."""
+    """Open a transaction as `cell_rows` does, which commits before anybody else can claim the move."""
     with contextlib.ExitStack() as claim, cell_rows(ctx, cell) as rows:
         yield rows
         rows.session.flush()
@@ -287,9 +287,10 @@ def claimed_rows(ctx: Context, cell: str) -> Iterator[Rows]:
 
 @contextlib.contextmanager
 def api_rows(ctx: Context) -> Iterator[orm.Session]:
-    """A transaction on the API database that is committed before anybody else can claim the move.
+    """Open a transaction on the API database that commits before anybody else can claim the move.
 
-    Comparing old values alone, a conductor that lost its claim could write anew what a later revert has taken back.
+    A comparison of old values would not be enough: a conductor that lost its claim could write again what a later
+    revert has taken back.
     """
     with holding_claim(ctx, ctx.run.api.write()) as session:
         yield session
@@ -297,10 +298,11 @@ def api_rows(ctx: Context) -> Iterator[orm.Session]:
 
 @contextlib.contextmanager
 def holding_claim(ctx: Context, transaction: AbstractContextManager[orm.Session]) -> Iterator[orm.Session]:
-    """Let the transaction commit before anybody else can claim the move: where no fence stands that refuses others.
+    """Let the transaction commit before anybody else can claim the move; for databases whose rows have no fence.
 
-    The journal's claim is compared and locked behind the writes, whose rows are locked by then: who sleeps before that
-    finds his claim gone, and who sleeps behind it the transaction.
+    The claim in the journal is compared and locked after the writes, while their rows are locked.  A conductor that was
+    delayed before that finds its claim lost, and writes nothing.  While one is delayed after it, no other conductor can
+    claim the move.
     """
     with contextlib.ExitStack() as claim, transaction as session:
         yield session
@@ -309,7 +311,7 @@ def holding_claim(ctx: Context, transaction: AbstractContextManager[orm.Session]
 
 
 def request_spec_after(ctx: Context) -> str:
-    """The server's request spec with the new flavor and the rest verbatim, as `save_request_spec` leaves it."""
+    """Return the server's request spec with the new flavor and the rest unchanged, as `save_request_spec` leaves it."""
     record = before(ctx.move)
     requests = objects.pci_requests(instance_uuid=ctx.move.server)
     found = objects.decode(record.request_spec)
@@ -317,14 +319,14 @@ def request_spec_after(ctx: Context) -> str:
 
 
 def same_or_encoded(present: str | None, wanted: dict[str, Any]) -> str:
-    """The present text when it says the same already, so that a repeat changes nothing."""
+    """Return the present text if it says the same as ``wanted``, so that a repeat changes nothing; else new text."""
     if present is not None and objects.decode(present) == wanted:
         return present
     return objects.encode(wanted)
 
 
 def new_migration(move: Move, record: Before, status: str) -> Migration:
-    """The migration row of a move as it is inserted: nobody has named a destination in it yet."""
+    """Make the migration row of a move as it is inserted, still without a destination."""
     return Migration(
         uuid=move.id,
         source_compute=move.source_host,
@@ -343,7 +345,7 @@ def new_migration(move: Move, record: Before, status: str) -> Migration:
 
 
 class Node(NamedTuple):
-    """What a server's rows take from the compute node of a host."""
+    """Holds what a server's rows take from the compute node of a host."""
 
     id: int
     uuid: str | None
@@ -352,7 +354,7 @@ class Node(NamedTuple):
 
 
 def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> Node:
-    """The host's compute node in this cell; raises DestinationFault."""
+    """Return the host's compute node in this cell; raises DestinationFault where it has none."""
     row = session.connection().execute(_NODE_LOCKED if lock else _NODE, {"host": host}).first()
     if row is None:
         raise DestinationFault(f"host {host} has no compute node in this cell", code="no-compute-node", host=host)
@@ -360,7 +362,7 @@ def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> Node
 
 
 def clear_traces(rows: Rows, ctx: Context) -> None:
-    """Let nothing of the move stay: flavor.old and flavor.new null, no migration context, no old_vm_state."""
+    """Remove the traces of the move: flavor.old and flavor.new become null, migration context and old_vm_state go."""
     present = servers.flavors(rows.extra)
     if present["old"] is not None or present["new"] is not None:
         cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))

@@ -1,4 +1,4 @@
-"""The step that chooses where a server goes, and the second look at its group once a destination is claimed."""
+"""Chooses where a server goes, and checks its server group again once a destination is claimed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from droveway.scheduler.select import Destination, Selection
 
 
 class ChooseDestinations(Step):
-    """The destination and its alternates, best first, at most `max_attempts`."""
+    """Chooses the destination and its alternates, best first, at most `max_attempts`."""
 
     does = "choose the destination and its alternates"
     no_undo = "it only reads"
@@ -37,10 +37,11 @@ class ChooseDestinations(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One allocation candidates query, then filters and weighers; raises StepError `no-valid-host`.
+        """Query the allocation candidates once, then filter and weigh them; raises StepError (``no-valid-host``).
 
-        The result has the hosts that were left out with the filter and the reason against each.  A flow that had
-        chosen before its journal was put back keeps to the destination that it was on.
+        The result has the hosts that were left out, with the filter and the reason against each.  A flow that had
+        chosen before its journal was put back keeps to the destination that it was on.  A flow that continues another
+        one takes the alternates that this has left.
         """
         if ctx.run.is_behind():
             if ctx.attempt is not None:
@@ -55,7 +56,7 @@ class ChooseDestinations(Step):
         return found | _offered(ctx, found["chosen"], first=1)
 
     def _left(self, ctx: Context) -> dict[str, Any] | None:
-        """What the flow for which this one goes on has left of its choice; None for the move's first flow."""
+        """Return the alternates that the flow which this one continues has left; None for the move's first flow."""
         made = (
             run.result
             for run in reversed(ctx.run.step_runs())
@@ -67,7 +68,7 @@ class ChooseDestinations(Step):
         return found | _offered(ctx, [*found["chosen"], *found.get("later", ())], first=ctx.move.attempt + 1)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""
+        """Return the destinations that were tried; ``first`` is the number of the last, which is tried now."""
         with ctx.run.journal.read() as session:
             tried = [
                 Destination(cell=row.cell, host=row.host, node=row.node, provider=row.provider, request=row.request)
@@ -84,8 +85,9 @@ def _offered(ctx: Context, ranked: list[dict[str, Any]], *, first: int) -> dict[
 def check_group(ctx: Context, session: orm.Session) -> None:
     """Raise DestinationFault when by now the server's group forbids the destination.
 
-    ``session`` is the cell transaction that will name the destination in the server's rows: its lock lets moves to one
-    host pass one after the other, and behind it is read what the earlier ones have committed.
+    ``session`` is the cell transaction that will name the destination in the server's rows.  It locks the host's
+    compute node, so that moves to one host pass one after the other.  After the lock it reads what the earlier ones
+    have committed.
     """
     place = (ctx.destination.cell, host := ctx.destination.host)
     request = _request(ctx, {ctx.destination.cell: ""})
@@ -123,9 +125,9 @@ def _request(ctx: Context, cells: Mapping[str, str]) -> MoveRequest:
 
 
 def _other_graph(ctx: Context) -> OtherGraph | None:
-    """The graph that takes the alternates which this one cannot; None where the move keeps to this one.
+    """Look up the graph for the alternates that this one cannot take; None where the move keeps to this graph.
 
-    It does where somebody named a cell or a host, or servers may not leave their cell.
+    It keeps to it where the request names a cell or a host, or servers may not leave their cell.
     """
     kind = across(ctx.run.kind)
     if kind is None or not ctx.run.options.cross_cell or ctx.move.dest_cell or ctx.move.target_host:
@@ -134,9 +136,10 @@ def _other_graph(ctx: Context) -> OtherGraph | None:
 
 
 def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
-    """The cells that the move may lead to, each with why it cannot after all; empty when it can.
+    """Return the cells that the move may lead to: cell → the reason against it, empty where there is none.
 
-    Those are all, or those of its own graph: the server's, or the one that was asked for, or every other one.
+    A move that has a second graph (``others``) may lead to every cell.  A move within a cell leads to the server's own.
+    A move into another cell leads to the cell that was asked for, or to every cell but the server's own.
     """
     cells, source = ctx.run.cells, ctx.move.source_cell
     crosses = kinds.of(ctx.run.kind).crosses_cells
@@ -154,7 +157,10 @@ def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
 
 
 def _standing(ctx: Context, cell: str) -> str:
-    """What another cell has of the server already; nothing of one that does not answer, whose hosts are left out."""
+    """Return what speaks against another cell since it has rows of the server; empty for a cell that is away.
+
+    The hosts of a cell that is away are left out anyway.
+    """
     try:
         with ctx.run.cells.database(cell).read() as session:
             return copies.standing(session, ctx.move.server)
@@ -165,7 +171,10 @@ def _standing(ctx: Context, cell: str) -> str:
 
 
 def _allow_same_host(ctx: Context) -> bool:
-    """Nova: `allow_resize_to_same_host` for a resize, the driver's own word for a cold migrate."""
+    """Tell whether the server may stay on its host.
+
+    As in Nova the option `allow_resize_to_same_host` decides for a resize, and the host's driver for a cold migrate.
+    """
     if kinds.of(ctx.move.kind).changes_flavor:
         return ctx.run.options.allow_resize_to_same_host
     worker = ctx.run.workers().get(ctx.move.source_host)
@@ -173,7 +182,7 @@ def _allow_same_host(ctx: Context) -> bool:
 
 
 def states(ctx: Context, request: MoveRequest, others: OtherGraph | None = None) -> list[HostState]:
-    """What the databases say of the hosts by now, and of the server's own group on them: there may be thousands."""
+    """Read what the databases say of the hosts now; of server groups only the server's own, out of thousands."""
     run, groups = ctx.run, [request.group.uuid] if request.group is not None else []
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())

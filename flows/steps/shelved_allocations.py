@@ -1,4 +1,4 @@
-"""The steps of shelve and unshelve on Placement: the server alone holds something, and no migration does."""
+"""Defines the steps of shelve and unshelve on Placement, where only the server holds an allocation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from droveway.flows.steps.hosts import starting
 
 
 class ReleaseAllocation(Step):
-    """Nothing of the server is left on its host, so nothing is held there; before whoever waits for that sees it."""
+    """Releases the server's allocation once nothing of it is left on its host.
+
+    That is done before the rows say `shelved_offloaded`, for which programs wait.
+    """
 
     does = "release what the server holds"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The server's consumer is emptied, as it was found before its rows were read."""
+        """Empty the server's consumer; Placement refuses where it changed since this step read it."""
         placement = ctx.run.cloud.placement
         found = placement.allocations(ctx.move.server)
         starting.require_not_evacuated(ctx)
@@ -31,14 +34,17 @@ class ReleaseAllocation(Step):
 
 
 class Claim(Step):
-    """The server, which holds nothing, gets what it needs of the destination."""
+    """Claims the destination for the server, which holds nothing."""
 
     does = "claim the destination"
     undoes = "give it back"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One allocations POST for a consumer that is new; a full destination is a fault of the destination."""
+        """Claim the destination for a new consumer in one POST; raises DestinationFault for one without room.
+
+        Raises StepError (``allocation-conflict``) where the server holds something elsewhere.
+        """
         record, placement, chosen = before(ctx.move), ctx.run.cloud.placement, ctx.destination
         found = placement.allocations(ctx.move.server)
         if not found.allocations.keys() <= chosen.request["allocations"].keys():
@@ -64,6 +70,6 @@ class Claim(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """The server's consumer is emptied."""
+        """Empty the server's consumer."""
         with ctx.run.intent("placement", f"give back {ctx.destination.host}"):
             ctx.run.cloud.placement.release(ctx.move.server)

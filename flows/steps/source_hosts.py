@@ -1,4 +1,4 @@
-"""The steps by which another host takes the place of a dead source: it is chosen, and holds what the source held."""
+"""Defines the steps by which another host takes the place of a dead source: it is chosen, and claimed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from droveway.scheduler.select import Destination, Selection
 
 
 class ChooseSourceHost(Step):
-    """A host of the source's cell and its alternates, best first, at most `max_attempts`; never the source."""
+    """Chooses a host of the source's cell and its alternates, best first, at most `max_attempts`; never the source."""
 
     does = "choose the host that takes the source's place, and its alternates"
     no_undo = "it only reads"
@@ -29,10 +29,10 @@ class ChooseSourceHost(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Candidates for the flavor of before; raises StepError `no-valid-host`.
+        """Choose hosts for the flavor of before the move; raises StepError (``no-valid-host``).
 
-        The result has, besides, how many hosts earlier reverts of the move tried (``before``), and what the migration
-        holds on the source (``held``), which an undo gives back.
+        The result also has how many hosts earlier reverts of the move tried (``before``), and what the migration holds
+        on the source (``held``), which an undo gives back.
         """
         if ctx.run.is_behind() and ctx.returning is not None:
             return self.passed_by(ctx)
@@ -78,7 +78,10 @@ def _request(ctx: Context) -> MoveRequest:
 
 
 class Claim(Step):
-    """The migration holds the host that takes the source's place, and never both; the server the destination."""
+    """Lets the migration hold the host in the source's place instead of the source.
+
+    It never holds both hosts.  The server's own allocation on the destination stays.
+    """
 
     does = "move what the migration holds from the source to that host, in one Placement call"
     undoes = "move it back to the source, in one Placement call"
@@ -86,7 +89,7 @@ class Claim(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One allocations POST; a full host is a fault of that host."""
+        """Write the migration's allocation in one POST; raises DestinationFault for a host without room."""
         if ctx.returning is None:
             raise StepError(f"step {ctx.step} needs a host that was chosen", code="internal")
         try:
@@ -99,7 +102,10 @@ class Claim(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """One POST back, of what this step left there; emptied where the source is no provider any more."""
+        """Give the migration its allocation on the source back in one POST.
+
+        What was held of a provider that Placement no longer has is left out.
+        """
         if ctx.returning is None:
             return
         held = {
@@ -111,7 +117,10 @@ class Claim(Step):
         self._shift(ctx, resources_of(ctx.returning.request), request, full=StepError)
 
     def _shift(self, ctx: Context, old: Any, wanted: Any, *, full: type[StepError]) -> None:
-        """Let the migration hold what is ``wanted`` in place of ``old``; done where it does."""
+        """Let the migration hold what is ``wanted`` in place of ``old``; does nothing where it does already.
+
+        Raises StepError (``allocation-conflict``) where it holds something else; an undo then leaves that alone.
+        """
         placement, record = ctx.run.cloud.placement, before(ctx.move)
         found = placement.allocations(ctx.move.id)
         starting.require_not_evacuated(ctx)

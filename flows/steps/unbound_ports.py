@@ -1,4 +1,4 @@
-"""Steps on the ports of a server that goes from its host to none, or comes from none to one."""
+"""Defines the steps on the ports of a server that is shelved or unshelved."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from droveway.flows.steps.rows import availability_zone, is_deleted
 
 
 class UnbindPorts(Step):
-    """Shelve: the ports stay the server's, and are bound to no host."""
+    """Shelve: unbinds the ports from the host; they stay the server's."""
 
     does = "unbind the ports from the host"
     undoes = "bind them to it again"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The profile loses what it says of the host's devices, as in Nova; owner and server stay."""
+        """Unbind each port; its profile loses what it says of the host's devices, as in Nova.
+
+        Its device_owner and device_id stay.
+        """
         starting.require_not_evacuated(ctx)
         ports = attached.ports(ctx)
         for port in ports:
@@ -30,7 +33,7 @@ class UnbindPorts(Step):
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Host and profile as they were; nothing for a deleted server, whose ports are about to go."""
+        """Bind each port to the host again, with its profile of before; not for a server that is deleted."""
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)
@@ -39,14 +42,14 @@ class UnbindPorts(Step):
 
 
 class BindPorts(Step):
-    """Unshelve: the ports are bound to the destination."""
+    """Unshelve: binds the ports to the destination."""
 
     does = "bind the ports to the destination"
     undoes = "unbind them again"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Host and profile in one request; that Neutron cannot bind there is the destination's fault."""
+        """Write host and profile of each port in one request; raises DestinationFault where Neutron cannot bind it."""
         ports, host = attached.ports(ctx), ctx.destination.host
         owner = f"compute:{availability_zone(ctx, host)}"
         for port in ports:
@@ -54,7 +57,7 @@ class BindPorts(Step):
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Bound to no host; nothing for a deleted server, whose ports are about to go."""
+        """Unbind each port again; not for a server that is deleted, whose ports are deleted with it."""
         if is_deleted(ctx):
             return
         for port in attached.ports(ctx):

@@ -1,8 +1,8 @@
-"""Steps on volume attachments.
+"""Defines the steps on volume attachments.
 
-An attachment cannot be pointed at another host: a new one is made, then the old one deleted, so that a volume is never
-free in between.  "As before" means attached to the host as before, not the same attachment id.  On the same host an
-attachment says nothing new, so both steps find nothing to do there.
+An attachment cannot be changed to another host.  So a new one is made before the old one is deleted, and the volume is
+never free in between.  An undo attaches a volume to the same host as before, perhaps by an attachment with a new id.
+Where source and destination are one host, the attachments stay and both steps have nothing to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from droveway.persistence.nova import devices, objects, servers
 
 
 class ReserveVolumes(Step):
-    """An empty attachment for each volume: it keeps the volume ours while the old attachment goes."""
+    """Makes an empty attachment for each volume, which keeps the volume for the server once the old one is deleted."""
 
     does = "reserve a new attachment for each volume"
     undoes = "delete the reservations"
@@ -31,7 +31,7 @@ class ReserveVolumes(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """By volume: the attachment that stands (``old``) and the empty one (``new``), adopted or created."""
+        """Return for each volume its present attachment (``old``) and the empty one (``new``), made or found."""
         reserved: dict[str, Any] = {}
         for volume in _volumes(ctx):
             old = volume.attachment
@@ -41,18 +41,18 @@ class ReserveVolumes(Step):
         return reserved
 
     def undo(self, ctx: Context) -> None:
-        """Delete what is empty and not named by the server's rows, also of volumes that were detached meanwhile."""
+        """Delete the empty attachments that no row of the server names, of volumes that were detached meanwhile too."""
         if ctx.same_host:
             return
         attached.free_reserved(ctx, (ctx.result or {}).keys())
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Only what is empty and named nowhere goes, so that nothing of Nova's does."""
+        """Undo as always: it deletes only empty attachments that no row names, so none of Nova's."""
         self.undo(ctx)
 
 
 class MoveVolumes(Step):
-    """Deletes the old host's attachments, exports the volumes to the new host and completes them: one step."""
+    """Deletes the old host's attachments, and connects and completes the new host's."""
 
     does = "attach the volumes to the destination"
     undoes = "attach them to the source again"
@@ -60,16 +60,16 @@ class MoveVolumes(Step):
     leaves = Leaves({"attachments": Side.DESTINATION}, {"attachments": Side.SOURCE})
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """Of the host that the volumes go to."""
+        """Return the connector of the host that the volumes go to."""
         found: dict[str, Any] = ctx.inputs["destination_check"]["connector"]
         return found
 
     def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """Of the host that they leave."""
+        """Return the connector of the host that the volumes leave."""
         return before(ctx.move).guest.connector
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """To the new host, volume by volume; what was reserved of a volume that was detached since is given back."""
+        """Attach each volume to the new host; delete the empty attachment of a volume that was detached since."""
         starting.require_not_evacuated(ctx)
         volumes, reserved, connector = _volumes(ctx), ctx.inputs["reserved"], self.new_connector(ctx)
         for volume in volumes:
@@ -87,9 +87,10 @@ class MoveVolumes(Step):
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:
-        """To the old host: nothing when its attachment still stands, else a new one before the other goes.
+        """Attach each volume to the old host, unless its old attachment is still there.
 
-        Nothing for a deleted server either: its attachments are about to go.
+        The new attachment is made before the other is deleted.  Does nothing for a deleted server, whose attachments
+        are deleted with it.
         """
         if is_deleted(ctx):
             return
@@ -98,10 +99,10 @@ class MoveVolumes(Step):
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
             present = held(ctx, volume)
-            # What was reserved again, after an adoption, has for the old one what this step had made before.
+            # After an adoption `reserve_volumes` may have run again: ``old`` is then what this step had made.
             old = present.get(ids["old"]) if ids is not None else None
             if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
-                # Where Cinder lacks the one that the rows name, its database was put back since.
+                # Cinder lacks the attachment that the rows name only if its database was put back since.
                 if old is not None and volume.attachment not in present:
                     with ctx.run.intent("volume", f"name attachment {old.id} of {volume.volume} again"):
                         connect(ctx, volume, old.id, connector)
@@ -119,32 +120,32 @@ def _volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def held(ctx: Context, volume: VolumeBefore) -> dict[str, Attachment]:
-    """The server's attachments of the volume, by id."""
+    """Return the server's attachments of the volume, by id."""
     found = ctx.run.cloud.volumes.attachments(volume.volume)
     return {each.id: each for each in found if each.server == ctx.move.server}
 
 
 def _is_on(held: dict[str, Attachment], volume: VolumeBefore, connector: dict[str, Any]) -> bool:
-    """Whether the attachment that the rows name is complete on the connector's host: the rows name no other kind."""
+    """Tell whether the attachment that the rows name is on the connector's host; rows name only complete ones."""
     found = held.get(volume.attachment)
     return found is not None and bool(found.host) and found.host == connector.get("host")
 
 
 def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
-    """An attachment besides these, which an earlier try may have begun to connect, or a new empty one.
+    """Return an attachment other than these: one that an earlier try has made, or a new empty one.
 
-    Raises `droveway.errors.Evacuated` where it may be one that Nova made.
+    Raises `droveway.errors.Evacuated` where Nova evacuates the server, since it may then be one that Nova made.
     """
     others = sorted(held(ctx, volume).keys() - but)
-    # Behind the look at the attachments: Nova's evacuation has its own row before it makes any.
+    # Only after the attachments were read: Nova writes the row of its evacuation before it makes any attachment.
     starting.require_not_evacuated(ctx)
     return others[0] if others else ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
 
 
 def connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict[str, Any]) -> None:
-    """Export, complete and record one attachment; each call finds out whether it was done already.
+    """Connect and complete one attachment, and let the volume's row name it; a repeated call does only what is missing.
 
-    A volume that was detached meanwhile needs none.
+    Where the volume was detached meanwhile, the attachment is deleted.
     """
     ctx.run.cloud.volumes.connect(attachment, connector, volume.device)
     ctx.run.cloud.volumes.complete(attachment)
@@ -152,7 +153,7 @@ def connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict
     try:
         found = _record(ctx, volume, attachment, shown)
     except Evacuated:
-        # Nova has one of its own by now; while it has none, this one keeps the volume the server's.
+        # Once Nova has made its own attachment this one can go.  Before that it keeps the volume for the server.
         named = {each.attachment for each in _volumes(ctx) if each.volume == volume.volume}
         if attachment not in named and named & held(ctx, volume).keys():
             ctx.run.cloud.volumes.delete_attachment(attachment)
@@ -162,19 +163,22 @@ def connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict
 
 
 def name_attachment(ctx: Context, volume: VolumeBefore, attachment: str) -> None:
-    """Let the volume's row name an empty attachment, and keep what it says of the connection."""
+    """Let the volume's row name an empty attachment, and keep its connection_info."""
     if not _record(ctx, volume, attachment, None):
         ctx.run.cloud.volumes.delete_attachment(attachment)
 
 
 def name_moved(ctx: Context) -> None:
-    """Let the rows of the copy that takes over name the attachments that were made, once the others' cell is gone."""
+    """Let the rows of the copy that is to be shown name the attachments that this move made.
+
+    That is needed where the rows that name them are in a cell that is gone.
+    """
     for volume in attached.volumes(ctx):
         _record(ctx, volume, volume.attachment, ctx.run.cloud.volumes.shown(volume.attachment))
 
 
 def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any] | None) -> bool:
-    """Let the volume's row name the attachment; False when there is none any more."""
+    """Let the volume's row name the attachment; return False when the volume has no row any more."""
     with cell_rows(ctx) as rows:
         starting.refuse_evacuated(ctx, rows, "so its volumes stay")
         found = servers.volumes(rows.session, ctx.move.server)
