@@ -1,1 +1,18 @@
-"""One module per operation: the graph of its steps, read top to bottom."""
+"""One module per operation: the graph of its steps, read top to bottom.
+
+Words that these modules use:
+
+* A database is **put back** when it was restored from an older copy, so that it lacks what was written since.
+* A journal that was put back is **adopted** when an operator runs ``droveway db adopt``.  The moves then go on from
+  what it says, and it may not know the last steps that they did.
+* In a move between cells the source's cell and the **target** (the destination's cell) may both have a **copy** of the
+  server's rows.  The server is **mapped** to one cell, whose copy counts.  Nova lists no copy that is **hidden**.
+* A cell or host is **away** while it does not answer.  It is **declared down** when a person said that it is off
+  (``droveway cell down``, ``droveway host down``, or Nova's forced_down).  The rows of such a cell are **gone**.
+* A cell or host **owes** what could not be done there while it was away.  The journal has it as a debt, and the keeper
+  has it done once the cell or host is back.
+* The **mark** of a move is what tells others to leave its server alone: the task_state in its rows, and the move's id
+  in the guest's definition and beside its disks.
+* A flow **continues** another one when the next alternate needs a graph of another kind: the first steps, which both
+  graphs have, are then not done twice.
+"""

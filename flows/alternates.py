@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 NEXT_GRAPH: Final = "next-graph"
-"""The code of the StepError with which a flow ends, once the next one is named that takes the other alternates."""
+"""The code of the StepError that ends a flow whose next alternate needs a graph of another kind."""
 
 
 class Alternates:
-    """Hands out the candidates in order; the next one is taken only for the destination's faults.
+    """Hands out the alternates in order: the next one is tried only after a fault of the destination.
 
-    `takes_next` is total: an exception in it would leave the flow failed with nothing undone (measured).
+    `takes_next` must not raise: TaskFlow would leave the flow failed with nothing undone (measured).
     """
 
     title: ClassVar[str] = "alternates"
@@ -31,7 +31,10 @@ class Alternates:
         self.run_ = run
 
     def execute(self, candidates: dict[str, Any], *, tried: int) -> dict[str, Any]:
-        """The next alternate: its number, cell and host; recorded in the journal before anything relies on it."""
+        """Return number, cell and host of the next alternate, once the journal has recorded it.
+
+        Raises StepError (``next-graph``) where that alternate needs a graph of another kind.
+        """
         number = candidates.get("first", 1) + tried
 
         def record() -> dict[str, Any]:
@@ -48,7 +51,7 @@ class Alternates:
         return guarded(self.run_, self.title, "execute", record, must_go_on=False)
 
     def _name_next_graph(self, alternate: dict[str, Any]) -> NoReturn:
-        """Name the graph that takes the alternate, before this flow ends; raises StepError for that end."""
+        """Record the graph by which the move continues, then end this flow: raises StepError (``next-graph``)."""
         kind = str(across(self.run_.kind))
         graph = self.run_.graph_of(kind).reference
         with self.run_.write() as session:
@@ -61,9 +64,10 @@ class Alternates:
     def takes_next(
         self, candidates: dict[str, Any], *, tried: int, failed_by: Callable[[type[Exception]], bool]
     ) -> bool:
-        """Whether to go on with the next alternate: after a destination's fault while one is left; else all is undone.
+        """Tell whether to try the next alternate; when not, the whole flow is undone.
 
-        ``failed_by`` says whether the last alternate failed by such an error.
+        One is tried after a destination's fault, while one is left and the move is neither to be cancelled nor its
+        server to be deleted.  ``failed_by`` tells whether the last alternate failed by such an error.
         """
         known = len(candidates["chosen"]) + len(candidates.get("later", ()))
         left = candidates.get("first", 1) + tried <= known
@@ -73,7 +77,10 @@ class Alternates:
         return left and destination and not ends
 
     def revert(self) -> None:
-        """Nothing of the destination is left by now; the journal keeps the attempts as evidence."""
+        """Record that the move is being undone, unless another flow continues it.
+
+        The undos have left nothing on the destination by now.  The journal keeps the attempts as evidence.
+        """
 
         def record() -> None:
             with self.run_.write() as session:

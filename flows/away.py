@@ -1,4 +1,4 @@
-"""What becomes of a step of a move between cells that needs a cell whose database does not answer."""
+"""Decides what becomes of a step of a move between cells when the database of a cell that it needs is away."""
 
 from __future__ import annotations
 
@@ -14,24 +14,27 @@ if TYPE_CHECKING:
 
 
 class Verdict(enum.Enum):
-    """What the step comes to."""
+    """Says what becomes of the step."""
 
     WAITS = "waits"
-    """For as long as it takes: neither way on nor back leads past that cell."""
+    """The step waits as long as it takes: the flow can neither go on nor be undone without that cell."""
     FAULT = "fault"
-    """At once the destination's fault: the next alternate is tried."""
+    """At once the step fails by the destination's fault, so that the next alternate is tried."""
     UNDONE = "undone"
     """Once its deadline has passed, the flow is undone."""
     PARKS = "parks"
-    """Once its deadline has passed, the move parks: since the mapping was switched others may have met both copies."""
+    """Once its deadline has passed, the move parks.
+
+    Nova may have read both copies of the rows since the mapping was switched, so that the flow is not undone.
+    """
     OWED = "owed"
-    """At once the cell owes it, and the undo goes on."""
+    """At once the step becomes a debt of the cell, and the flow goes on without it."""
     OWED_LATE = "owed-late"
-    """Once its deadline has passed, the cell owes it, and the flow goes on."""
+    """Once its deadline has passed, the step becomes a debt of the cell, and the flow goes on without it."""
     SKIPPED = "skipped"
-    """At once the flow goes on: what it would have looked at, or marked, is gone with its cell."""
+    """At once the flow goes on without the step: the rows that it compares or marks are gone with their cell."""
     RESTS = "rests"
-    """At once the move parks: what is gone with the cell is needed for either way."""
+    """At once the move parks: the flow can neither go on nor be undone without what is gone with the cell."""
 
 
 AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED, Verdict.SKIPPED, Verdict.RESTS})
@@ -40,10 +43,10 @@ OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 
 
 def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool, down: bool = False) -> Verdict:
-    """Judge the step ``name``.
+    """Decide what becomes of the step ``name``.
 
-    ``target``: the cell that is away is the destination's; ``home``: the rows there are those that count; ``down``: a
-    person declared it down.
+    ``target``: the cell that is away is the destination's.  ``home``: it has the copy of the rows that counts, as the
+    server lives there.  ``down``: a person declared it down.
     """
     if down:
         return _when_gone(graph, name, direction, target=target, home=home)
@@ -64,9 +67,9 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
 
 
 def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:
-    """Judge a step whose cell is declared down: the flow ends by the rows that are left, or rests.
+    """Decide what becomes of a step whose cell is declared down: the flow uses the copy in the other cell, or parks.
 
-    A cell that is declared down has the rows that count only where no others may stand in for them.
+    ``home`` is true only where the copy in the other cell may not take the place of the one that is gone.
     """
     step, names = graph.by_name.get(name), graph.names()
     confirms = graph.kind_record.ends is Way.CONFIRM
@@ -77,7 +80,7 @@ def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, h
             return Verdict.RESTS
         if step is not None and (step.cell_debt or step.undo_debt_when_gone):
             return Verdict.OWED
-        # Of a flow that ends a move only marks are left to take back there, and its next one finds them.
+        # A confirm or revert has only its marks to take back in that cell, and the move's next flow finds them.
         return Verdict.SKIPPED if target and graph.kind_record.ends is not None else Verdict.RESTS
     if home:
         return Verdict.UNDONE if confirms and not past_no_return else Verdict.RESTS
@@ -96,7 +99,7 @@ def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, h
 
 
 def _touches(graph: Graph, names: list[str]) -> int:
-    """Where the server is touched first: its guest is to be stopped, or its copy is shown."""
+    """Return the place of the step that first touches the server: the guest is to be stopped, or the copy is shown."""
     marks = [name for name in ("mark_migrating", "stop_guest", "show_target") if name in graph.by_name]
     return names.index(marks[0]) if marks else len(names)
 

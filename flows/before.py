@@ -1,4 +1,4 @@
-"""What a server was before its move: written at the start, read by every undo and by revert.
+"""Holds what a server was before its move: the first step writes it, and every undo and revert reads it.
 
 It is changed only where a user stops the server in the middle of the move.
 """
@@ -16,11 +16,9 @@ from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.wire.commands import GuestState
 from droveway.wire.values import SWAP
 
-"""Made anew wherever a server comes to be, never copied."""
-
 
 class VolumeBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """One attached volume."""
+    """Describes one attached volume."""
 
     volume: str
     attachment: str
@@ -29,18 +27,18 @@ class VolumeBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PortBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """One port and its binding on the source."""
+    """Describes one port and its binding on the source."""
 
     port: str
     mac: str
     profile: dict[str, Any]
     device_owner: str
     resources: PortResources | None = None
-    """What it asks of Placement for itself."""
+    """The resources that the port itself asks Placement for."""
 
 
 class ImageBefore(msgspec.Struct, frozen=True, kw_only=True):
-    """The image of a shelved server; ``size`` in bytes."""
+    """Describes the image of a shelved server; ``size`` is in bytes."""
 
     image: str
     size: int
@@ -50,7 +48,7 @@ class ImageBefore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Before(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as `record_before` found it; flavors are Nova's Flavor objects."""
+    """Describes a server as `record_before` found it; flavors are Nova's Flavor objects."""
 
     user_id: str
     project_id: str
@@ -69,33 +67,35 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[PortBefore]
     guest: GuestState
     stopped: bool = False
-    """Whether its user stopped it since, in the middle of the move: the record then says so of its state too."""
-
+    """Whether its user stopped it in the middle of the move; `stopped_since` then changes its state here too."""
     last_migration: int = 0
-    """The newest migration that the server had: a later evacuation is one that came during the move."""
+    """The id of the newest migration that the server had: an evacuation with a higher id came during the move."""
     image: ImageBefore | None = None
-    """What a shelved server is made from again; None for one that has volumes alone, and for all others."""
+    """The image of a shelved server; None for one whose root disk is a volume, and for a server that is not shelved."""
 
     @property
     def powered_on(self) -> bool:
-        """Whether the server is to run once it has arrived: it does not when it was stopped."""
+        """Tell whether the server is to run once it has arrived: not when it was stopped."""
         return self.vm_state != VmState.STOPPED and not self.stopped
 
 
 def before(move: Move) -> Before:
-    """What `record_before` wrote; raises StepError when it has not run."""
+    """Return what `record_before` wrote; raises StepError when it has not run."""
     if move.before is None:
         raise StepError(f"move {move.id} has no record of its server before the move", code="internal")
     return msgspec.convert(move.before, type=Before)
 
 
 def held_by_ports(record: Before) -> dict[str, dict[str, int]]:
-    """Return what the ports held on the source, by whom their bindings named: provider → resource class → amount."""
+    """Return what the ports held on the source: provider that their bindings name → resource class → amount."""
     return held_together((port.resources, port.profile.get(ALLOCATION)) for port in record.ports if port.resources)
 
 
 def shows_disks(guest: GuestState, record: Before) -> bool:
-    """Whether a host's answer to `describe_guest` shows each disk that the server had before its move, as large."""
+    """Tell whether a host's answer to `describe_guest` shows each disk of the server, at least as large as before.
+
+    Swap does not count: it is made anew on each host.
+    """
     found = {disk.name: disk for disk in guest.disks}
     return all(
         disk.name in found and found[disk.name].virtual_size >= disk.virtual_size
@@ -105,9 +105,9 @@ def shows_disks(guest: GuestState, record: Before) -> bool:
 
 
 def stopped_since(record: Before) -> Before:
-    """Return the record of the server once its user has stopped it in the middle of its move.
+    """Return the record of a server that its user has stopped in the middle of its move.
 
-    One that is unshelved was shelved all the same.
+    The record of a server that is being unshelved keeps its vm_state, since an undo leaves the server shelved.
     """
     if record.vm_state == VmState.SHELVED_OFFLOADED:
         return msgspec.structs.replace(record, stopped=True)
@@ -117,6 +117,6 @@ def stopped_since(record: Before) -> Before:
 
 
 def as_json(record: Before) -> dict[str, Any]:
-    """The record as the journal stores it."""
+    """Return the record as the journal stores it."""
     stored: dict[str, Any] = msgspec.to_builtins(record)
     return stored

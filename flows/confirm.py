@@ -23,7 +23,7 @@ CONFIRM: Final = Graph(
         confirming.CheckDestinationCopy,
         confirming.CheckSource,
         confirming.DiscardSource,
-        # Because a revert deletes only what is marked, and until the discard the move may be reverted.
+        # Because it takes off the mark by which a revert knows what to delete, and no revert comes after the discard.
         keeping.KeepCopy,
         # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,
@@ -36,7 +36,7 @@ CONFIRM: Final = Graph(
 CONFIRM_1: Final = dataclasses.replace(
     CONFIRM, version=1, steps=tuple(step for step in CONFIRM.steps if step is not keeping.KeepCopy)
 )
-"""As it was before the mark ended with the confirm; flows that began with it go on with it."""
+"""The version of releases whose confirm left the move's mark on guest and disks; for flows that began with it."""
 
 GRAPHS: Final = (CONFIRM_1, CONFIRM)
 """Every version that flows may run by."""

@@ -23,13 +23,13 @@ CROSS_CELL_CONFIRM: Final = Graph(
         crossing_back.CheckSourceRecords,
         confirming.CheckSource,
         confirming.DiscardSource,
-        # Because a revert deletes only what is marked, and until the discard the move may be reverted.
+        # Because it takes off the mark by which a revert knows what to delete, and no revert comes after the discard.
         keeping.KeepCopy,
         # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,
         # Because a revert may need the images until the discard.
         moved_images.DeleteKeptImages,
-        # Because these rows tell whose it is as long as something of the server lies on the source.
+        # Because these rows tell whose the files on the source are, as long as any lie there.
         crossing_back.RemoveSourceRecords,
         # Because a user may ask for the next operation as soon as it is written.
         confirm.SettleRecords,
@@ -38,4 +38,4 @@ CROSS_CELL_CONFIRM: Final = Graph(
 )
 
 GRAPHS: Final = (CROSS_CELL_CONFIRM, older(CROSS_CELL_CONFIRM, moved_images.DeleteKeptImages))
-"""Every version that flows may run by; the first one is of moves that keep no images."""
+"""Every version that flows may run by; version 1 keeps no images."""

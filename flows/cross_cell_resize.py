@@ -18,7 +18,7 @@ def _forward(kind: kinds.Kind) -> Graph:
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
         tried=(
             allocations.Claim,
-            # Because a copy that cannot be made must be met before the source's rows name a host of the other cell.
+            # Because the source's rows may name a host of the other cell only once the rows can be copied there.
             crossing.CopyRecords,
             crossing.RecordDestination,
             crossing.RecordDestinationCopy,
@@ -57,4 +57,4 @@ _LATEST: Final = (_forward(kinds.CROSS_CELL_RESIZE), _forward(kinds.CROSS_CELL_M
 _ADDED: Final = (moved_images.CreateImages, transferring.UploadDisks, moved_images.DeleteImages)
 _OLDER: Final = {transferring.FindStorage: host.FindStorage, transferring.CopyDisks: copying.CopyDisks}
 GRAPHS: Final = (*_LATEST, *(older(graph, *_ADDED, instead=_OLDER) for graph in _LATEST))
-"""Every version that flows may run by; the first ones know no way through the image service."""
+"""Every version that flows may run by; version 1 copies no disks through the image service."""

@@ -28,7 +28,7 @@ CROSS_CELL_REVERT: Final = Graph(
         reverting.MovePorts,
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
-        # Because a user's change must be met before two copies are visible.
+        # Because a change by a user must be found before two copies are visible.
         crossing_back.HandOverTarget,
         # Because the mapping must name a visible copy at every instant, both are visible up to `hide_target`.
         crossing_back.ShowSource,
@@ -41,7 +41,7 @@ CROSS_CELL_REVERT: Final = Graph(
         # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
-        # Because these rows tell whose it is as long as something lies on the destination.
+        # Because these rows tell whose the files on the destination are, as long as any lie there.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
         # Because a user may ask for the next operation as soon as it is written.
@@ -51,4 +51,4 @@ CROSS_CELL_REVERT: Final = Graph(
 )
 
 GRAPHS: Final = (CROSS_CELL_REVERT, older(CROSS_CELL_REVERT, moved_images.DeleteKeptImages))
-"""Every version that flows may run by; the first one is of moves that keep no images."""
+"""Every version that flows may run by; version 1 deletes no images."""

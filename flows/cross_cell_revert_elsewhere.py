@@ -24,7 +24,7 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         volumes.ReserveVolumes,
         reverting.StopGuest,
         host.ReleaseDestination,
-        # Because on shared storage nothing may use the destination's copy when it gives up the name.
+        # Because on storage shared with the destination its directory loses its name, and nothing may use it then.
         elsewhere.CopyDisks,
         elsewhere.FitDisks,
         elsewhere.MoveVolumes,
@@ -43,10 +43,10 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         elsewhere.DiscardDestination,
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
-        # Because these rows tell whose it is as long as something lies on the destination.
+        # Because these rows tell whose the files on the destination are, as long as any lie there.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
-        # Because an undo deletes only what is marked.
+        # Because it takes off the mark by which an undo knows what to delete, so that no undo may come after it.
         elsewhere.KeepCopy,
         # Because a user may ask for the next operation as soon as it is written.
         revert.SettleRecords,

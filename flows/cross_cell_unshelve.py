@@ -20,18 +20,18 @@ CROSS_CELL_UNSHELVE: Final = Graph(
     steps=(records.RecordBefore, records.MarkUnshelving, scheduling.ChooseDestinations),
     tried=(
         shelved_allocations.Claim,
-        # Because a copy that cannot be made must be met before a host is asked for anything.
+        # Because it must be known that the rows can be copied before a host is asked for anything.
         crossing_offloaded.CopyRecords,
         host.CheckDestination,
-        # Because a host that cannot bind a port must be met before a long copy.
+        # Because a host that cannot bind a port must be found before a long copy.
         unbound_ports.BindPorts,
         unshelving.CopyDisks,
         host.FitDisks,
-        # Because a full disk must be met while the volumes are only reserved.
+        # Because a full disk must be found while the volumes are only reserved.
         reserved_volumes.AttachVolumes,
         host.ConnectDestination,
         host.DefineGuest,
-        # Because a user's change must be met before two copies are visible.
+        # Because a change by a user must be found before two copies are visible.
         crossing_offloaded.HandOverSource,
         # Because the mapping must name a visible copy at every instant, both are visible up to `hide_source`.
         crossing_offloaded.ShowTarget,
@@ -41,7 +41,7 @@ CROSS_CELL_UNSHELVE: Final = Graph(
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # Because the image brings the server back while nobody knows whether the guest runs, it goes late.
+    # Because only the image can bring the server back until its guest is known to run, it is deleted late.
     after=(crossing_back.RemoveSourceRecords, images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 

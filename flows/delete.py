@@ -3,7 +3,6 @@
 Whoever deletes a server does not want it back, so the first step is the point of no return.  It runs by itself, or as
 the last flow of a move whose server was deleted meanwhile: the server is at rest on one host then.
 
-
 ``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """
 
@@ -41,7 +40,7 @@ DELETE: Final = Graph(
 DELETE_1: Final = dataclasses.replace(
     DELETE, version=1, steps=tuple(step for step in DELETE.steps if step is not delete.DeleteImages)
 )
-"""As it was before servers could be shelved; flows that began with it go on with it."""
+"""The version of releases that could shelve no servers; flows that began with it keep to it."""
 
 GRAPHS: Final = (DELETE_1, DELETE)
 """Every version that flows may run by."""

@@ -1,7 +1,7 @@
-"""Whether Nova has evacuated the server of a move: its evacuation wins, and the move ends as cancelled.
+"""Tells whether Nova has evacuated the server of a move: then the evacuation wins, and the move ends as cancelled.
 
-Nova evacuates servers whose host is down whatever their task.  From then on rows, ports, volumes and the server's own
-allocation are Nova's: the move starts nothing and gives nothing back, and only its own traces go.
+Nova evacuates a server whose host is down, whatever its task_state.  From then on rows, ports, volumes and the server's
+own allocation are Nova's.  The move starts nothing and gives nothing back; it only removes its own traces.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROW: Final = sa.select(Instance.host, Instance.task_state).where(
 
 
 def sentence(name: str, host: str | None, task: str | None, so: str) -> str:
-    """Why something was not done."""
+    """Make the sentence that says why something was not done; ``so`` is its consequence."""
     return (
         f"Nova evacuated server {name} during its move, {so}: its rows name {host or 'no host'} in task "
         f"{task or 'none'}"
@@ -38,9 +38,10 @@ def sentence(name: str, host: str | None, task: str | None, so: str) -> str:
 
 
 def has_come(ctx: Context, session: orm.Session, task: str | None) -> bool:
-    """Tell whether Nova evacuates the server, in this ``task``, or has done so during its move.
+    """Tell whether Nova evacuates the server now, by this ``task``, or has evacuated it during its move.
 
-    A move that Nova keeps no migration of recorded which was the server's newest; before that nothing of it is begun.
+    The evacuation came during the move when its id is higher than that of the move's migration.  A move without a
+    migration compares with the newest migration that `record_before` found; before that step the answer is no.
     """
     move, kind = ctx.move, kinds.of(ctx.run.kind)
     if kind.evacuation is Evacuation.IGNORED:
@@ -54,7 +55,7 @@ def has_come(ctx: Context, session: orm.Session, task: str | None) -> bool:
 
 
 def why(ctx: Context) -> str:
-    """Read the rows now and say what the move ends with if Nova has evacuated its server; empty if it has not."""
+    """Read the rows now and return the reason with which the move ends; empty unless Nova has evacuated its server."""
     with ctx.run.cells.database(ctx.cell).read() as session:
         row: Any = session.execute(_ROW, {"server": ctx.move.server}).first()
         if row is None or not has_come(ctx, session, row.task_state):
@@ -63,7 +64,7 @@ def why(ctx: Context) -> str:
 
 
 def why_at_first(ctx: Context) -> str:
-    """Say the same by the rows that the step read when it began."""
+    """Return the reason as `why` does, by the rows that the step read when it began."""
     if not kinds.of(ctx.run.kind).has_migration:
         return why(ctx)
     found = ctx.observed

@@ -1,4 +1,4 @@
-"""A graph: the declared order of an operation's steps, and the digest that is made of it."""
+"""Defines a graph: the declared order of an operation's steps, and the digest that is made of it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Stands))
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """``before``, then ``tried`` once for each alternate, then ``after``; all linear.
+    """Holds the steps of an operation: ``steps``, then ``tried`` once for each alternate, then ``after``.
 
     ``no_return`` is the step beyond which a move only goes forward; steps after it have no undo.
     """
@@ -49,13 +49,13 @@ class Graph:
         return self.kind_record.name
 
     def walk(self) -> Iterator[type[Step]]:
-        """Every step in order, the retry atom left out."""
+        """Yield every step in order, without the retry (`Alternates`)."""
         yield from self.steps
         yield from self.tried
         yield from self.after
 
     def names(self) -> list[str]:
-        """Every atom's name in order, the retry's included."""
+        """Return the names of all atoms in order, that of the retry (`Alternates`) included."""
         names = [step.step_name() for step in self.steps]
         if self.tried:
             names.append(Alternates.title)
@@ -63,29 +63,32 @@ class Graph:
 
     @functools.cached_property
     def by_name(self) -> Mapping[str, type[Step]]:
-        """Every step by its name."""
+        """Return every step by its name."""
         return {step.step_name(): step for step in self.walk()}
 
     @functools.cached_property
     def asked(self) -> frozenset[str]:
-        """The actions that it asks hosts for."""
+        """Return the actions that its steps ask workers for."""
         return frozenset(
             action for step in self.walk() for action in (step.action_name(), *step.extra_actions) if action
         )
 
     @functools.cached_property
     def required(self) -> frozenset[str]:
-        """Those of them that a worker has to know when it is asked: the rest an older one owes until it is upgraded."""
+        """Return the actions that a worker must know before it takes part in a flow of this graph.
+
+        A worker of an older release owes the other actions until it is upgraded.
+        """
         owed = {step.action_name() for step in self.walk() if step.owed_by_older}
         return self.asked - owed
 
     @functools.cached_property
     def shown(self) -> Shown:
-        """What a server's rows show of its steps."""
+        """Return which steps of this graph were done or undone, by what the server's rows say."""
         names, atoms = list(self.by_name), self.names()
 
         def at(field: str, *values: str) -> int:
-            """Find the first step that leaves this field in the rows, or one of these values in it."""
+            """Find the first step that writes this field of the rows, or one of these values into it."""
             found = (step.leaves.does.get(field) for step in self.walk())
             places = (at for at, value in enumerate(found) if (value in values if values else value is not None))
             return next(places, len(names))
@@ -103,8 +106,8 @@ class Graph:
         )
 
     def make(self, run: Run) -> Iterator[Step]:
-        """Every step in order, made for one run."""
-        # Where the first step is the point of no return already, nothing is there to go back to.
+        """Make every step in order, for one run."""
+        # Where the first step is the point of no return, the flow has nothing that it could go back to.
         past_no_return = next(self.walk()) is self.no_return
         for step in self.walk():
             at_no_return = step is self.no_return
@@ -112,11 +115,11 @@ class Graph:
             past_no_return = past_no_return or at_no_return
 
     def reference(self) -> FlowRef:
-        """What a new flow of it begins with."""
+        """Return kind, version and digest, by which the journal names a flow's graph."""
         return FlowRef(self.kind, self.version, self.digest())
 
     def digest(self) -> str:
-        """What a golden test pins: names, order, needs and gives."""
+        """Return the digest of the steps' names, order, needs and gives; a test pins that of each released version."""
         return self._digest
 
     @functools.cached_property
@@ -127,7 +130,7 @@ class Graph:
 
 
 def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] | None = None) -> Graph:
-    """Make the version before the graph's: ``without`` these steps, and with others ``instead`` of some."""
+    """Make the version before the graph's: ``without`` some steps, and with others ``instead`` of some."""
     others = instead or {}
 
     def part(steps: tuple[type[Step], ...]) -> tuple[type[Step], ...]:
@@ -138,7 +141,10 @@ def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] 
 
 
 def _check(step: type[Step]) -> None:
-    """An undo takes back all of what the step leaves in the rows; without one it takes back nothing."""
+    """Raise ValueError unless the step's undo says what becomes of each field that the step changes in the rows.
+
+    A step without an undo must say nothing of one.
+    """
     name = step.step_name()
     if not hasattr(step, "leaves"):
         raise ValueError(f"say in leaves of step {name} what it changes in the server's rows, NOTHING for none")

@@ -63,15 +63,15 @@ class Observed(NamedTuple):
     evacuated: bool
     """Tells that Nova evacuates the server, or has done so since the migration was made."""
     begun: bool
-    """Tells that the flow's action is there."""
+    """Tells that the rows have the instance action of the flow, which its first step on the rows writes."""
     extra: int | None
     """Identifies the server's instance_extra; None where somebody removed it."""
     flavor: str | None
     """Holds the flavors cur, old and new, as JSON of instance_extra."""
     traces: bool
-    """Tells that instance_extra has a migration context."""
+    """Tells that instance_extra has a migration context, as between the claim and the end of a move."""
     hidden: bool | None
-    """Tells that the copy is in no list."""
+    """Tells that this copy of the server's rows is hidden, so that Nova's API lists no server for it."""
     attached: Mapping[str, str] = MappingProxyType({})
     """Names the attachment of each of the server's volumes."""
 
@@ -79,7 +79,7 @@ class Observed(NamedTuple):
 def observe(connection: sa.Connection, server: str, move: str, request: str) -> Observed | None:
     """Read the rows of the server and its move; None for a server that is gone.
 
-    ``request`` is the id of the request by which the flow's action goes.
+    ``request`` is the request id of the flow's instance action.
     """
     rows = connection.execute(_ROWS, {"server": server, "move": move, "request": request}).all()
     if not rows:

@@ -1,10 +1,10 @@
-"""Whether a database was put back from a copy in the middle of a move: before a step acts, rows are compared.
+"""Finds out whether a cell or API database was put back in the middle of a move: each step first compares the rows.
 
-They have to stand where the steps that the journal knows left them, or one step further: a step may have died
-behind its commit.  Rows that stand where another step of the same move had left them are older than the move.  Any
-other rows are somebody else's doing, a user's or Nova's, and those are met by the steps themselves.
+The rows have to say what the steps in the journal left in them, or what one more step leaves: a conductor may have died
+after the commit.  Rows that say what an earlier step of the same move left are older than the move.  Any other rows
+were written by a user or Nova, and the steps themselves deal with those.
 
-Of a move between cells each claim compares the mapping too, which nobody but the move writes, and the copy that the
+In a move between cells each claim also compares the mapping, which nobody but the move writes, and the copy that the
 server is not mapped to.
 """
 
@@ -45,8 +45,10 @@ _FREES: Final = "free_volumes"
 _COPIES: Final = "copy_records"
 
 _SETTLED: Final = "settled"
+"""The key, in a step's result, of what a person said of the step (``droveway move settle``)."""
+
 _DONE: Final = "done"
-"""What a person said of a step: any other word leaves it as it was."""
+"""The person's word for a step that was done; with any other word the step has left the rows as they were."""
 
 _VM_STATES: Final = {
     Vm.RESIZED: VmState.RESIZED,
@@ -59,7 +61,7 @@ _VM_STATES: Final = {
 
 
 class _Rows(NamedTuple):
-    """What is compared: all of `Stands` but what Nova writes at any time."""
+    """Holds what is compared: all of `Stands` except what Nova may write at any time."""
 
     task_state: str | None
     vm_state: str
@@ -75,34 +77,38 @@ class _Rows(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Volume:
-    """One volume's attachment, as far as the journal knows it."""
+    """Holds what the journal knows of one volume's attachments."""
 
     named: frozenset[str]
-    """The ids of which the rows may name one."""
+    """The attachments of which the rows may name one, by id."""
     other: bool = False
-    """Whether it may also be one whose id the journal has not learnt: an undo made it."""
+    """Whether the rows may also name an attachment that the journal does not know, since an undo made it."""
     known: frozenset[str] = frozenset()
-    """Every id that a step has met."""
+    """Every attachment that a step has seen, by id."""
     reserved: str = ""
+    """The empty attachment that the move made for the volume; empty: none."""
 
 
 @dataclasses.dataclass
 class _Walk:
-    """A move's history, as far as it has ended, and what may stand after it."""
+    """Holds what a move's rows may say after the part of its history that has ended."""
 
     volumes: dict[str, _Volume]
     stands: frozenset[Copies]
+    """What the rows may say now; more than one where a step failed, since it may or may not have written them."""
     earlier: set[Copies]
-    behind: int = 0
+    """What the rows said before."""
+    seen: int = 0
+    """The number (``seq``) of the last run in the history that was taken."""
     compared: bool = False
     """Whether the claim has compared the mapping and the copy that it does not name."""
     hosts: dict[int, str] = dataclasses.field(default_factory=dict)
-    """Of the alternates, by their numbers."""
+    """The hosts of the alternates, by the alternate's number."""
     copied: set[int] = dataclasses.field(default_factory=set)
     """The alternates to whose cell the rows were copied."""
 
     def go(self, row: StepRun) -> None:
-        """Take one row of the history; of a run that did not end well nobody knows whether it wrote the rows."""
+        """Take one run of the history; a run that failed may or may not have written the rows."""
         result = row.result or {}
         if result.get(_SETTLED, _DONE) != _DONE or result == PASSED_ON:
             return
@@ -121,11 +127,11 @@ class _Walk:
             self.volumes = {name: _freed(each, row.direction, done=done) for name, each in self.volumes.items()}
 
     def copy(self) -> _Walk:
-        """One that goes on by itself."""
+        """Return an independent copy, which may be taken further."""
         return dataclasses.replace(self, volumes=dict(self.volumes), earlier=set(self.earlier), copied=set(self.copied))
 
     def _reserve(self, result: Mapping[str, Any]) -> None:
-        # What an alternate before had reserved is given up; on the server's own host nothing is reserved.
+        # What an earlier alternate had reserved was given up; on the server's own host nothing is reserved.
         self.volumes = {name: dataclasses.replace(each, reserved="") for name, each in self.volumes.items()}
         for name, ids in result.items():
             if not isinstance(ids, dict):
@@ -137,7 +143,7 @@ class _Walk:
 
 
 def _moved(found: _Volume, direction: str, *, done: bool) -> _Volume:
-    """The volume's attachment after its move, or after the undo of that, which makes a new one where it has to."""
+    """Return the volume's attachments after `move_volumes`, or after its undo, which may make a new one."""
     if direction == "execute":
         if not found.reserved:
             return dataclasses.replace(found, other=True)
@@ -149,7 +155,10 @@ def _moved(found: _Volume, direction: str, *, done: bool) -> _Volume:
 
 
 def _freed(found: _Volume, direction: str, *, done: bool) -> _Volume:
-    """The same where the server goes to no host; the undo exports the empty attachment, or one that it makes."""
+    """Return the volume's attachments after `free_volumes` of a shelve, or after its undo.
+
+    The undo attaches the volume by the empty attachment, or by a new one.
+    """
     return _moved(found, direction, done=done) if direction == "execute" else dataclasses.replace(found, other=True)
 
 
@@ -158,33 +167,34 @@ def _either(found: _Volume, new: frozenset[str]) -> _Volume:
 
 
 _WALKS: Final[weakref.WeakKeyDictionary[Run, _Walk]] = weakref.WeakKeyDictionary()
-"""Run → its move's history up to the first run of a step that has not ended."""
+"""Run → what its move's rows may say after the history up to the first step that has not ended."""
 
 
 def require_own(ctx: Context) -> None:
-    """Park the move (``cell-put-back``) where rows stand as another step of this move had left them.
+    """Park the move (``cell-put-back``) where the rows say what an earlier step of this move left in them.
 
-    A flow whose journal was adopted is led by the rows, and is not compared.  A server that is gone, being deleted or
-    evacuated is not either.  What a database says that is away is compared once a step needs it.
+    Nothing is compared in a flow whose journal was adopted, since there the rows tell how far the move has come.  The
+    rows of a server that is gone, being deleted or evacuated are not compared.  A database that is away is compared
+    later, when a step needs it.
     """
     move, run = ctx.move, ctx.run
     between = kinds.of(run.kind).crosses_cells
     if between and (owing := run.owing_cells().keys() & {move.source_cell, move.dest_cell}):
-        # Steps were left out there, so that neither copy stands as the history alone tells.
+        # Steps were left out in these cells, so that neither copy says what the history alone tells.
         paying.pay(ctx, owing)
         return
     if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
         return
     if between:
-        with _answering():
+        with _unless_away():
             _compare(ctx, _walked(ctx))
     elif ctx.observed is not None:
         _compare(ctx, _walked(ctx))
 
 
 @contextlib.contextmanager
-def _answering() -> Iterator[None]:
-    """Leave a database that is away to the step: it may need none."""
+def _unless_away() -> Iterator[None]:
+    """Ignore a database that is away: the step may not need it, and fails by itself if it does."""
     try:
         yield
     except Exception as error:
@@ -217,9 +227,9 @@ def _compare(ctx: Context, walk: _Walk) -> None:
 
 
 def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: Side) -> None:
-    """Compare the copy that the server is not mapped to, unless it may be half removed.
+    """Compare the copy that the server is not mapped to, unless the move may have removed a part of it.
 
-    One that the move had removed may not stand there again.
+    The move parks too where the cell has a copy that the move had removed.
     """
     move, run = ctx.move, ctx.run
     cell = ctx.destination.cell if side is Side.DESTINATION and ctx.attempt is not None else move.source_cell
@@ -234,7 +244,7 @@ def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: 
     with run.cells.database(cell).reading() as connection:
         row = observe(connection, move.server, move.id, f"req-{run.asked_as}")
     if row is None:
-        # What a confirm is for is that it goes; a user may have deleted it late.
+        # A confirm is to remove this copy anyway; and a late request of the user may have deleted its rows.
         if kinds.of(run.kind).ends is not kinds.Way.CONFIRM and _was_lost(ctx, cell):
             _park_older(ctx, cell, "they are not there")
         return
@@ -249,18 +259,18 @@ def _mapped(ctx: Context) -> Side:
 
 
 def _is_mapped(ctx: Context) -> bool:
-    """Whether the server has a mapping that nobody asked to go."""
+    """Tell whether the server has a mapping that is not marked as `queued_for_delete`."""
     with ctx.run.api.read() as session:
         return mappings.stands(session, ctx.move.server)
 
 
 def _was_lost(ctx: Context, cell: str) -> bool:
-    """Whether the cell has no row of the server, not even one that was deleted."""
+    """Tell whether the cell has no row of the server, not even one that was deleted."""
     return not ctx.run.cells.has(cell, ctx.move.server)
 
 
 def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed, side: Side) -> str:
-    """Say what a copy shows of an earlier step; empty when it may stand where it does."""
+    """Return how a copy shows that it is older than the move; empty when it is not."""
     record, found = before(ctx.move), _found(ctx.move, row)
 
     def shown(each: Stands) -> _Rows:
@@ -274,7 +284,7 @@ def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed,
     if found not in {shown(each.of(side)) for each in walk.earlier if each.of(side).here}:
         return ""
     if row.begun and found.task_state is None and any(each.task_state for each in now):
-        # The flow's own action is there, so that its mark was: somebody has reset the server's state.
+        # The flow's instance action is there, so its task_state was there too: somebody has reset the server's state.
         reset = {shown(dataclasses.replace(each, task_state=None)) for each in now}
         if found.vm_state in outcome.RESET:
             reset |= {each._replace(vm_state=found.vm_state) for each in reset}
@@ -287,9 +297,9 @@ def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed,
 
 
 def _stale(ctx: Context, walk: _Walk, attached: Mapping[str, str]) -> str:
-    """Say which volume's row names an attachment that an earlier step had left; empty when none does.
+    """Return which volume's row names an attachment that an earlier step had left; empty when none does.
 
-    One that Cinder has whole is the server's all the same: Cinder's database was put back, and not the cell's.
+    An attachment that Cinder shows as attached does not count: then Cinder's database was put back, and not the cell's.
     """
     for name, attachment in sorted(attached.items()):
         known = walk.volumes.get(name)
@@ -309,7 +319,7 @@ def _park_older(ctx: Context, cell: str, why: str) -> None:
         ctx.direction,
         StepError(
             f"the rows of server {move.server_name} in cell {cell} stand where an earlier step of this move had left "
-            f"them ({why}), so nothing was done: was the database of cell {cell} put back from a copy, "
+            f"them ({why}), so nothing was done: if the database of cell {cell} was put back from a copy, "
             f"droveway move settle {short} --cell {cell} --reason TEXT writes what the move left there, and then "
             f"droveway move retry {short} goes on",
             code="cell-put-back",
@@ -328,7 +338,7 @@ def _park_mapping(ctx: Context, left: set[Side]) -> None:
         ctx.direction,
         StepError(
             f"server {move.server_name} is mapped to cell {ctx.cell}, and this move had left it mapped to {wanted}, so "
-            f"nothing was done: was the API database put back from a copy, droveway move settle {short} --cell api "
+            f"nothing was done: if the API database was put back from a copy, droveway move settle {short} --cell api "
             f"--reason TEXT writes what the move left there, and then droveway move retry {short} goes on",
             code="cell-put-back",
         ),
@@ -336,7 +346,7 @@ def _park_mapping(ctx: Context, left: set[Side]) -> None:
 
 
 def _walked(ctx: Context) -> _Walk:
-    """The history without the run that is being begun now."""
+    """Return what the rows may say after the whole history, without the run that begins now."""
     run = ctx.run
     kept = _WALKS.get(run)
     if kept is None:
@@ -348,11 +358,11 @@ def _walked(ctx: Context) -> _Walk:
     if ctx.move.attempt and ctx.move.attempt not in kept.hosts:
         with run.journal.read() as session:
             kept.hosts = {each.attempt: each.host for each in attempts.tried(session, ctx.move.id)}
-    rows = [row for row in run.step_runs() if row.seq > kept.behind]
+    rows = [row for row in run.step_runs() if row.seq > kept.seen]
     ended = list(itertools.takewhile(lambda row: row.ended_at is not None, rows))
     for row in ended:
         kept.go(row)
-        kept.behind = row.seq
+        kept.seen = row.seq
     found = kept.copy()
     for row in rows[len(ended) :]:
         if row.ended_at is not None or (row.step, row.direction) != (ctx.step, ctx.direction):
@@ -394,7 +404,7 @@ def _wanted(stands: Stands, ctx: Context, hosts: Mapping[int, str], record: Befo
     }
     task, vm_state = stands.task_state, _VM_STATES.get(stands.vm_state, record.vm_state)
     if stands.vm_state is Vm.SHELVED and record.boot_from_volume:
-        # Its rows name no image, so that nothing is written before the server is on no host.
+        # Such a server has no image, so the shelve writes nothing into its rows before the server is on no host.
         task, vm_state = TaskState.SHELVING, record.vm_state
     return _Rows(
         task,
@@ -411,7 +421,7 @@ def _wanted(stands: Stands, ctx: Context, hosts: Mapping[int, str], record: Befo
 
 
 def _vm_state(state: str | None) -> str:
-    """Active and stopped are told apart by what the guest does, and are one here."""
+    """Treat active and stopped as one: which of them the rows say depends on the guest."""
     return VmState.ACTIVE if state in MOVABLE else str(state)
 
 

@@ -1,4 +1,4 @@
-"""Which alternates of a move take the graph of another kind: those in the server's own cell, or those in others."""
+"""Splits the alternates of a move between two graphs: one for hosts of the server's own cell, one for other cells."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ _PAIRS: Final = (
 
 
 def across(kind: str) -> str | None:
-    """The kind of the flow that takes the alternates which one of this kind cannot: in other cells, or in the own."""
+    """Name the kind of flow for the alternates that a flow of this kind cannot take; None where there is none.
+
+    A flow within a cell has one for the other cells, and a flow between cells has one for the server's own cell.
+    """
     return next((other for pair in _PAIRS for one, other in (pair, pair[::-1]) if one == kind), None)
 
 
 def offered(ranked: list[dict[str, Any]], first: int, *, own: str, crosses: bool) -> dict[str, Any]:
-    """The alternates as a flow is given them, of which it begins with the ``first``.
+    """Split the alternates, best first, into those of this flow (``chosen``) and those after them (``later``).
 
-    ``chosen`` ends before the first that takes a flow of the other kind (``later``): of a flow that ``crosses``, the
-    next one in the server's ``own`` cell, else the next one in another.
+    ``first`` is the number of the alternate that the flow begins with; numbers begin with 1.  ``later`` begins with the
+    first alternate that needs the other kind of flow.  For a flow that ``crosses`` cells that is one in the server's
+    ``own`` cell; for a flow within a cell it is one in another cell.
     """
     ends = next(
         (number for number, each in enumerate(ranked) if number >= first - 1 and (each["cell"] != own) != crosses),

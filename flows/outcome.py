@@ -1,12 +1,12 @@
-"""Whether Nova, or a user through it, has brought a move to its end already: the flow then only clears up.
+"""Tells whether Nova, or a user through it, has brought a move to its end already: the flow then only clears up.
 
-Beside Droveway a user may confirm or revert a server that waits for verification, and nova-compute confirms by itself
-where it is told to.  What its rows say is taken as it is: nothing of the server is started, switched, bound or deleted
-any more.  What is left are the move's own traces, and what of them cannot be cleared now is owed or named.
+A user may confirm or revert a waiting server through Nova as well, and nova-compute may be configured to confirm by
+itself.  The flow then takes the rows as they are, and no longer starts, switches, binds or deletes anything of the
+server.  It removes the move's own traces.  Those that it cannot remove now become a debt, or are named in the result.
 
-An administrator may reset a server's state at any time (`os-resetState`): that clears the task which keeps Nova's API
-away, and says nothing of the move.  While all else is as the move left it, its mark is put again before anything else.
-Who stops the server then through Nova's API has it stopped wherever the move ends.
+An administrator may reset a server's state at any time (`os-resetState`).  That clears the task_state which keeps
+Nova's API away.  While all else is as the move left it, the next step writes the task_state again before it does
+anything else.  A user who stopped the server in between finds it stopped wherever the move ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def is_reached(ctx: Context) -> bool:
-    """Whether the flow's end stands in the rows already, so that the step has nothing to do but to clear up."""
+    """Tell whether the migration has the status that the flow would end with: the step then only clears up."""
     wanted = kinds.of(ctx.run.kind).end_status
     if not wanted:
         return False
@@ -39,19 +39,18 @@ def is_reached(ctx: Context) -> bool:
 
 
 def noted(**found: Any) -> dict[str, Any]:
-    """The result of a step of such a flow."""
+    """Return the result of a step whose flow Nova has brought to its end, with what was ``found``."""
     return {**BY_NOVA, **found}
 
 
 RESET: Final = (VmState.ACTIVE, VmState.ERROR, VmState.STOPPED)
-"""What `os-resetState` writes, with no task; and what Nova's stop of such a server does."""
+"""The vm_states after a reset: `os-resetState` writes active or error, and a stop by the user makes it stopped."""
 
 
 def mark_again(ctx: Context) -> None:
-    """Put back task and vm_state of a server whose state was reset in the middle of its move.
+    """Write task_state and vm_state of the move again, for a server whose state was reset in the middle of it.
 
-    A server that ran before its move and was stopped by its user since counts as stopped before it: it is left off on
-    either host.
+    A server that its user stopped after the reset counts as stopped before the move, so that no host starts it.
     """
     kind = kinds.of(ctx.run.kind)
     if not (kind.tasks or kind.begins_offloaded):
@@ -70,7 +69,7 @@ def mark_again(ctx: Context) -> None:
 
 
 def _record_stopped(ctx: Context) -> None:
-    # First the journal: rows that have their mark again say no more that the server was stopped.
+    # Before the rows are written: afterwards they no longer say that the server was stopped.
     with ctx.run.write() as session:
         move = moves.get(session, ctx.move.id, lock=True)
         move.before = as_json(stopped_since(before(move)))
@@ -78,7 +77,7 @@ def _record_stopped(ctx: Context) -> None:
 
 
 def was_tried(ctx: Context) -> bool:
-    """Whether the step was entered in this direction under another claim before."""
+    """Tell whether the step was entered in this direction before, under another claim."""
     this = (ctx.run.flow_uuid, ctx.step, ctx.direction)
     return any(
         (run.flow_uuid, run.step, run.direction) == this and run.epoch != ctx.run.epoch for run in ctx.run.step_runs()
@@ -88,7 +87,7 @@ def was_tried(ctx: Context) -> bool:
 def _mark_lost(
     ctx: Context, host: str | None, vm_state: str | None, task_state: str | None, status: str | None
 ) -> tuple[str, str] | None:
-    """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
+    """Return the vm_state and task_state that the move left; None unless just these were reset since."""
     if ctx.move.before is None or task_state is not None or vm_state not in RESET:
         return None
     place, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None

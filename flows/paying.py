@@ -1,6 +1,7 @@
 """Does what a cell owes of the flow under way, once that cell answers again and before the flow goes on.
 
-The steps that come next look at both copies: one that stands as a step that was left out has left it would bar them.
+The next steps compare both copies of the rows.  They would refuse to go on with a copy in which an earlier step was
+left out.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from droveway.persistence.journal import debts
 
 
 def pay(ctx: Context, cells: Collection[str]) -> None:
-    """Pay what these cells owe of the flow's present alternate; what else they owe is paid once the flow is over.
+    """Do the steps that these cells owe of the flow's present alternate; the keeper sees to the rest after the flow.
 
-    Repeated: the same.  Raises what the steps raise whose work is owed.
+    May be repeated.  Raises what those steps raise.
     """
     run = ctx.run
     mine = {each.seq for each in run.step_runs() if (each.flow_uuid, each.attempt) == (run.flow_uuid, ctx.move.attempt)}

@@ -1,4 +1,4 @@
-"""Graphs as text, mermaid and dot, made from the code."""
+"""Writes graphs as text, mermaid and dot."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from droveway.flows.step import Step
 
 
 def text(graph: Graph) -> str:
-    """One line a step, tab-separated: name, where, undo or why none, and PONR on the point of no return."""
+    """Write one line a step, tab-separated: name, where, undo or why none, and PONR on the point of no return."""
     return "\n".join("\t".join(row) for row in _rows(graph))
 
 
 def mermaid(graph: Graph) -> str:
-    """A mermaid flowchart; the steps that are tried once for each alternate stand in one box."""
+    """Write a mermaid flowchart; the steps that are tried once for each alternate are in one box."""
     lines = ["flowchart TD"]
     names = graph.names()
     if graph.tried:
@@ -29,7 +29,7 @@ def mermaid(graph: Graph) -> str:
 
 
 def dot(graph: Graph) -> str:
-    """A Graphviz digraph."""
+    """Write a Graphviz digraph."""
     names = graph.names()
     lines = [f'digraph "{graph.kind}@{graph.version}" {{', "  node [shape=box];"]
     lines += [f'  "{name}";' for name in names]

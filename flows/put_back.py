@@ -1,7 +1,8 @@
-"""What the rows of a server say after each step of its move: older rows are those of a database put back.
+"""Works out what the rows of a server say after each step of its move.
 
-Each step says in ``leaves`` what it and its undo change in the copy that the server is mapped to, and in ``between``
-what of either cell's copy.  `left` walks a history through that.
+Rows that say what they said after an earlier step are those of a database that was put back.  Each step declares in
+``leaves`` what it and its undo change in the copy that the server is mapped to, and in ``between`` what they change in
+the copy of each cell.  `left` applies that to a history of steps.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Ran(NamedTuple):
-    """A step that was done, or undone."""
+    """Names a step that was done or undone."""
 
     kind: str
-    """The graph's."""
+    """The kind of the step's graph."""
     step: str
     direction: Direction = "execute"
     attempt: int = 0
@@ -31,7 +32,7 @@ class Ran(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Copies:
-    """What the rows of a server say in the cells of its move; within a cell there is no other copy."""
+    """Holds what the rows of a server say in both cells of its move; a move within a cell has only the source's."""
 
     source: Stands
     target: Stands = GONE
@@ -48,7 +49,7 @@ class Copies:
         return self.of(self.mapped)
 
     def change(self, side: Side, stands: Stands) -> Copies:
-        """Return the same with another copy in that cell."""
+        """Return both copies, with that cell's replaced."""
         stands = stands if stands.here else GONE
         if side is Side.DESTINATION:
             return dataclasses.replace(self, target=stands)
@@ -56,12 +57,15 @@ class Copies:
 
 
 def begun(kind: Kind) -> Copies:
-    """What stands before the first step of a move of that kind."""
+    """Return what the rows say before the first step of a move of that kind."""
     return Copies(OFFLOADED if kind.begins_offloaded else START)
 
 
 def waiting(attempt: int, *, between: bool) -> Copies:
-    """What stands while the server waits for confirm or revert on that alternate, in another cell or in its own."""
+    """Return what the rows say while the server waits for confirm or revert on that alternate.
+
+    ``between``: the move leads into another cell.
+    """
     there = dataclasses.replace(WAITS, attempt=attempt)
     if not between:
         return Copies(there)
@@ -69,7 +73,10 @@ def waiting(attempt: int, *, between: bool) -> Copies:
 
 
 def after(found: Copies, ran: Ran) -> Copies:
-    """What stands after this step of this graph, of what stood before it; a step that no graph has changes nothing."""
+    """Return what the rows say after a step, where they said ``found`` before.
+
+    A step that no graph has changes nothing.
+    """
     step = registry.step(ran.kind, ran.step)
     if step is None:
         return found
@@ -93,20 +100,20 @@ def after(found: Copies, ran: Ran) -> Copies:
 
 
 def changed(found: Stands, leaves: Leaves, ran: Ran) -> Stands:
-    """What one copy says once a step or its undo has left that in it."""
+    """Return what one copy says after a step or its undo, where it said ``found`` before."""
     if ran.direction == "execute":
         if leaves.names_alternate:
             found = dataclasses.replace(found, attempt=ran.attempt)
         return dataclasses.replace(found, **leaves.does)
     changes = dict(leaves.undoes)
     if found.status is None:
-        # The undo of a step that never came to insert the migration finds none, and makes none.
+        # A step that never inserted the migration has an undo that finds none, and makes none.
         changes.pop("status", None)
     return dataclasses.replace(found, **changes)
 
 
 def left(kind: Kind, history: Iterable[Ran]) -> Copies:
-    """What stands after all these steps of a move that began with that kind, in their order, from its first one on."""
+    """Return what the rows say after the whole ``history``, oldest step first, of a move that began with that kind."""
     found = begun(kind)
     for ran in history:
         found = after(found, ran)

@@ -1,4 +1,4 @@
-"""kind@version → graph.  A running flow is resumed only by the version that it began with."""
+"""Finds graphs by kind and version: a flow is resumed only by the version that it began with."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GRAPHS: Final[dict[tuple[str, int], Graph]] = {
 
 
 def graph(kind: str, version: int) -> Graph:
-    """The graph; raises NotFound for one that this version of Droveway does not know."""
+    """Return the graph; raises NotFound for one that this release does not know."""
     found = GRAPHS.get((kind, version))
     if found is None:
         raise NotFound(f"flow {kind}@{version} is unknown to this version: a conductor of its own version runs it")
@@ -44,7 +44,7 @@ def graph(kind: str, version: int) -> Graph:
 
 
 def latest(kind: str) -> Graph:
-    """The newest graph of a kind; raises NotFound naming the kinds."""
+    """Return the newest graph of a kind; raises NotFound, which names the kinds."""
     found = versions(kind)
     if not found:
         raise NotFound(f"there is no kind of flow {kind}: the kinds are {', '.join(kinds())}")
@@ -52,28 +52,28 @@ def latest(kind: str) -> Graph:
 
 
 def versions(kind: str) -> list[Graph]:
-    """The graphs of a kind, the newest first."""
+    """Return the graphs of a kind, the newest first."""
     return sorted((each for each in GRAPHS.values() if each.kind == kind), key=lambda each: -each.version)
 
 
 def kinds() -> list[str]:
-    """Every kind, in the order of the registry."""
+    """Return every kind, in the order of the registry."""
     return list(dict.fromkeys(kind for kind, _version in GRAPHS))
 
 
 def step(kind: str, name: str) -> type[Step] | None:
-    """The step of this name, of the newest graph of the kind that has it; None where none has."""
+    """Find the step of this name in the newest graph of the kind that has it; None where no version has it."""
     found = (each.by_name.get(name) for each in versions(kind))
     return next((each for each in found if each is not None), None)
 
 
 def reference(kind: str) -> FlowRef:
-    """What a new flow of this kind begins with."""
+    """Return kind, version and digest of the graph that a new flow of this kind runs by."""
     return latest(kind).reference()
 
 
 def past_no_return(kind: str, version: int) -> frozenset[str]:
-    """The steps from the point of no return on."""
+    """Return the names of the steps from the point of no return on, which is one of them."""
     found = graph(kind, version)
     names = found.names()
     return frozenset(names[names.index(found.no_return.step_name()) :])

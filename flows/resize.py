@@ -20,7 +20,7 @@ def _forward(kind: Kind) -> Graph:
         kind_record=kind,
         version=1,
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
-        # Because another alternate may serve, all that needs the destination is tried anew, the start included.
+        # Because another alternate may serve, each step that needs the destination is tried anew, the start included.
         tried=(
             allocations.Claim,
             forward.RecordDestination,
@@ -34,11 +34,11 @@ def _forward(kind: Kind) -> Graph:
             host.StopGuest,
             # Because a host must let go of a device before Cinder ends its export.
             host.ReleaseSource,
-            # Because on shared storage and on one host the copy needs the directory's name.
+            # Because on shared storage and on one host the copy takes the name of the server's directory.
             host.SetAside,
             copying.CopyDisks,
             host.FitDisks,
-            # Because the copy takes longest and fails most often, volumes and ports move behind it.
+            # Because the copy takes longest and fails most often, volumes and ports move after it.
             volumes.MoveVolumes,
             ports.MovePorts,
             host.ConnectDestination,

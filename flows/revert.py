@@ -27,7 +27,7 @@ REVERT: Final = Graph(
         host.ReleaseDestination,
         reverting.MoveVolumes,
         reverting.MovePorts,
-        # Because in a shared directory nothing may use the destination's copy when it gives up the name.
+        # Because in a shared directory the destination's copy loses its name to them, and nothing may use it then.
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
         # Because whoever looks the server up must find the host that its guest runs on.

@@ -1,4 +1,4 @@
-"""What a step is given: the claimed move and everything that it may read, write and command."""
+"""Defines what a step is given: the claimed move, and all that the step may read, write and command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNREACHABLE: Final = "host-unreachable"
 
 
 DECLARED_DOWN: Final = "declared-down"
-"""The code of the StepError for a host that a person declared down, and whose worker is away."""
+"""The code of the StepError for a host that is declared down and whose worker is away."""
 
 QUERY_SECONDS: Final = 60.0
 """How long a host may take for an action that moves no disks."""
@@ -38,7 +38,7 @@ QUERY_SECONDS: Final = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class MoveOptions:
-    """The configured numbers that steps heed; times in seconds."""
+    """Holds the configured values that steps use; times in seconds."""
 
     max_attempts: int = 3
     allow_resize_to_same_host: bool = False
@@ -52,38 +52,38 @@ class MoveOptions:
     step_deadline: float = 600.0
     """How long one try of a step may wait for the cloud's services, all its requests together."""
     level: int | None = None
-    """The level of what is spoken to workers; None for this release's own."""
+    """The protocol level of commands to workers, lowered while older workers still run; None: this release's own."""
     rules: Rules = dataclasses.field(default_factory=Rules)
-    """What is configured of the choice of a destination."""
+    """The configured rules by which a destination is chosen."""
 
 
 class Ends(NamedTuple):
-    """How a step ends that lost its cell."""
+    """Says how a step ends whose cell is away."""
 
     failure: StepError | None
-    """None where the cell owes what the step would have done."""
+    """The error with which the step fails; None where the flow goes on without the step."""
     parks: bool = False
-    """Whether the move rests with that failure."""
+    """Whether the move parks with that error, so that a person has to see to it."""
 
 
 class OtherGraph(NamedTuple):
-    """The graph of another kind than a flow's, by which its move may go on."""
+    """Describes a graph of another kind, by which a flow's move may continue."""
 
     reference: FlowRef
     lacking: str
     """Why the move's source cannot take part in it; empty when it can."""
     ineligible: Mapping[str, str]
-    """The reason against each host that is to take no server by it."""
+    """Host that is to take no server by that graph → the reason."""
 
 
 class Run(Protocol):
-    """One claimed flow of one move.  Every write goes through the fence of its epoch."""
+    """Runs one claimed flow of one move.  Every write is refused once a newer claim has a higher epoch."""
 
     move_id: str
     flow_uuid: str
     kind: str
     shown: Shown
-    """What the server's rows show of the steps of its graph."""
+    """Which steps of the graph were done or undone, by what the server's rows say."""
     epoch: int
     journal: Database
     api: Database
@@ -91,60 +91,67 @@ class Run(Protocol):
     cloud: Cloud
     options: MoveOptions
     row: Move
-    """The move's row as it was at the last boundary."""
+    """The move's row as it was when the present step began (at its last `boundary`)."""
 
     def move(self) -> Move:
-        """The move's row as it is now."""
+        """Read the move's row as it is now."""
 
     def attempt(self, move: Move) -> MoveAttempt | None:
-        """The alternate that the move is on, or None before the first."""
+        """Return the alternate that the move is on; None before the first."""
 
     def returning(self) -> MoveAttempt | None:
-        """The host that a revert tries now in the place of a dead source; None in any other flow, and before that."""
+        """Return the host that a revert tries now in a dead source's place; None before it, and in other flows."""
 
     def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
-        """Record that it tries this host now, as its ``number``-th."""
+        """Record that the revert tries this host now in the place of its dead source, as the ``number``-th."""
 
     def home_cell(self) -> str:
-        """Name the cell that the server lives in now: a move between cells reads its mapping."""
+        """Name the cell that the server lives in now; in a move between cells its mapping says so."""
 
     def write(self) -> AbstractContextManager[orm.Session]:
-        """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
+        """Open a journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
 
     def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
-        """Between two steps: Parked for a stop or a hold; Cancelled for a cancel or a delete, if ``cancellable``."""
+        """Check between two steps whether the flow is to go on.
+
+        Raises Parked when the conductor stops or the move is held.  Raises Cancelled, if ``cancellable``, when the move
+        is to be cancelled or its server to be deleted.
+        """
 
     def went_on(self, step: str) -> bool:
-        """Whether a journal that was put back does not know that this step was done, as the server's rows show it."""
+        """Tell whether the server's rows prove this step done, which a journal that was put back does not know."""
 
     def went_back(self, step: str) -> bool:
-        """Whether a journal that was put back does not know that this step was undone, as the server's rows show it."""
+        """Tell whether the server's rows prove this step undone, which a journal that was put back does not know."""
 
     def is_behind(self) -> bool:
-        """Tell whether the flow may have gone further than its journal knows, which was put back and adopted."""
+        """Tell whether the flow may have gone further than its journal knows, since that was put back and adopted."""
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Tell whether such a flow parks at this step rather than fail, since its undos would not know enough."""
+        """Tell whether a flow that may have gone further parks at this step instead of failing.
+
+        Its undos would not know what they are to bring back.
+        """
 
     def require_way(self, ctx: Context) -> None:
-        """Raise StepError for a step from a place that the move has left since its journal was copied.
+        """Raise StepError where the journal was put back and the move has gone past this step since.
 
-        Raises Parked where the server's rows are older than the move: its cell was put back from a copy.
+        Raises Parked where the server's rows are older than the move: the database of the cell was put back.
         """
 
     def step_runs(self) -> Sequence[StepRun]:
-        """All runs of the move's steps, of this flow and of those before it, oldest first; the last is this one."""
+        """Return all runs of the move's steps, of all its flows, oldest first; the last is the present one."""
 
     def wait(self, seconds: float) -> None:
-        """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
+        """Wait for ``seconds``; raises Parked as soon as the conductor stops."""
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
-        """Rest as needs-operator with this error; raises Parked."""
+        """Put the move into the state needs-operator with this error; raises Parked."""
 
     def heed_outage(self, step: str, direction: Direction) -> Ends | None:
-        """How a step ends that lost a database.
+        """Decide how a step ends that could not reach a database.
 
-        None where it is to be entered again: a cell is not away for too long yet, or no cell is.
+        Returns None where the step is to be tried again by the next claim: no cell is away, or none for too long yet.
         """
 
     def leave(self, why: str) -> NoReturn:
@@ -169,13 +176,13 @@ class Run(Protocol):
         """
 
     def note_deleted(self) -> None:
-        """The server's rows are gone: whatever is left of it is to be released once the flow has ended."""
+        """Record that the server was deleted: what is left of it is released once the flow has ended."""
 
     def evacuated(self, ctx: Context) -> str:
-        """What the move ends with when Nova has evacuated its server; empty when it has not."""
+        """Return the reason with which the move ends when Nova has evacuated its server; empty when it has not."""
 
     def note_evacuated(self, why: str) -> None:
-        """Nova took the server: the forward flow ends as cancelled once it is undone, with this reason."""
+        """Record that Nova evacuated the server: once undone, the forward flow ends as cancelled for this reason."""
 
     def abandon(self, ctx: Context, error: StepError) -> NoReturn:
         """End the flow and its move as cancelled with this error, everything left as it is; raises Parked."""
@@ -194,60 +201,63 @@ class Run(Protocol):
     ) -> None:
         """Record a debt: the host still has to carry out the action (``execute``), or its undo (``revert``).
 
-        ``entered``: the step's own direction; ``after``: the host that has to show its own copy of the server's disks,
-        whole, before the debt is paid.
+        ``entered`` is the step's own direction.  ``after`` is a host that has to show its own copy of the server's
+        disks, whole, before the debt is paid.  ``deadline`` is the time for the action in seconds.
         """
 
     def void(self, step: str, *, host: str) -> bool:
-        """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""
+        """Cancel the host's debt for this step of this flow; return whether there was one.
+
+        If so, the host has never carried the step out, and there is nothing to undo.
+        """
 
     def declared_down(self, host: str) -> bool:
-        """Whether a person made sure that the host is off, and its worker is still away."""
+        """Tell whether the host is declared down and its worker is still away."""
 
     def may_have_begun(self, step: str) -> bool:
-        """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
+        """Tell whether an earlier run of this step, in this flow and on this alternate, may have asked a host."""
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
-        """Record that the host keeps the move's source, for as long as was asked, and is to purge it then."""
+        """Record that the host keeps the source's disks for as long as was asked, and is to purge them then."""
 
     def owing_cells(self) -> Mapping[str, str]:
-        """The reason against each cell that owes what a move of the server left there."""
+        """Return the cells that owe what a move of the server left there: cell → the reason not to use it."""
 
     def owes(self, host: str) -> bool:
-        """Whether the host owes an undo of this move already and is still away."""
+        """Tell whether the host owes an undo of this move already and is still away."""
 
     def ineligible(self) -> Mapping[str, str]:
-        """The reason against each host that is to take no server."""
+        """Return the hosts that are to take no server: host → the reason."""
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's action carries: the move's first, where this one goes on for that."""
+        """Name the flow whose uuid Nova's instance action has: the move's first flow if this one continues it."""
 
     def goes_on(self) -> bool:
-        """Tell whether the flow goes on for one before it, whose first steps were done and not undone."""
+        """Tell whether the flow continues an earlier one, whose first steps were done and not undone."""
 
     def is_passed_on(self) -> bool:
-        """Tell whether the journal names a flow that goes on for this one: what both begin with stands."""
+        """Tell whether the journal names a flow that continues this one: the steps of both are then not undone."""
 
     def graph_of(self, kind: str) -> OtherGraph:
         """Look up the graph of another kind."""
 
     def require_thawed(self) -> None:
-        """Raise Parked while the move is frozen, before anything is deleted that cannot be brought back."""
+        """Raise Parked while the move is frozen; called before anything is deleted that cannot be brought back."""
 
     def workers(self) -> Mapping[str, Registration]:
-        """The workers that are up now, by host."""
+        """Return the workers that are up now, by host."""
 
     def intent(self, service: str, call: str) -> AbstractContextManager[None]:
         """Record a cloud write before it is sent, and close the record after it."""
 
     def probe(self, step: str, direction: Direction, phase: str) -> None:
-        """Where faults are injected: before, after."""
+        """Let tests inject a fault here; ``phase`` is before or after."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """One run of one step in one direction."""
+    """Holds what one run of one step in one direction works on."""
 
     run: Run
     step: str
@@ -271,7 +281,7 @@ class Context:
         direction: Direction | None = None,
         part: str = "",
     ) -> dict[str, Any]:
-        """Ask a host for an action of this step as `Run.command` does; ``direction``: where it is not the step's."""
+        """Ask a host for an action of this step as `Run.command` does; ``direction``: if it is not the step's own."""
         return self.run.command(
             self.step,
             self.direction,
@@ -293,7 +303,7 @@ class Context:
         direction: Direction | None = None,
         after: str = "",
     ) -> None:
-        """Let a host owe an action of this step as `Run.owe` does; ``direction``: where it is not the step's."""
+        """Let a host owe an action of this step as `Run.owe` does; ``direction``: if it is not the step's own."""
         self.run.owe(
             self.step,
             host=host,
@@ -324,7 +334,7 @@ class Context:
 
     @property
     def crosses_cells(self) -> bool:
-        """Whether the flow is one of a move between cells."""
+        """Tell whether the flow is one of a move between cells."""
         return kinds.of(self.run.kind).crosses_cells
 
     @functools.cached_property
@@ -339,14 +349,14 @@ class Context:
 
     @property
     def destination(self) -> MoveAttempt:
-        """The alternate that the move is on; only steps inside `alternates` and later flows have one."""
+        """Return the alternate that the move is on; raises StepError before the first was chosen."""
         if self.attempt is None:
             raise StepError(f"step {self.step} needs a destination, but the move has none yet", code="internal")
         return self.attempt
 
     @property
     def same_host(self) -> bool:
-        """Whether source and destination are one host; never where the move leads to no host."""
+        """Tell whether source and destination are one host; never in a move that leads to no host."""
         if self.attempt is None and kinds.of(self.run.kind).carries is kinds.Carries.NOWHERE:
             return False
         return self.destination.host == self.move.source_host and self.destination.cell == self.move.source_cell

@@ -23,19 +23,19 @@ SHELVE: Final = Graph(
         # Because an image service that takes no image must cost no downtime.
         images.CreateImages,
         shelving.StopGuest,
-        # Because it takes longest and fails most often, all that gives something up comes later.
+        # Because the upload takes longest and fails most often, each step that gives something up comes later.
         shelving.UploadDisks,
         # Because a host must let go of a device before Cinder ends its export.
         shelving.ReleaseSource,
         # Because the volumes must never be free in between.
         volumes.ReserveVolumes,
         reserved_volumes.FreeVolumes,
-        # Because the host unplugs what is still bound to it.
+        # Because a port must be bound to the host until the host has unplugged it.
         unbound_ports.UnbindPorts,
-        # Because whoever finds the server once the disks are gone must find its image in the rows.
+        # Because the rows must name the image before the disks are gone.
         records.RecordShelved,
         shelving.DiscardSource,
-        # Because a program that waits for the new state unshelves at once, and the server must hold nothing then.
+        # Because a program may unshelve as soon as it sees the new state, and the server must hold nothing then.
         shelved_allocations.ReleaseAllocation,
         records.SettleRecords,
     ),

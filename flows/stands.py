@@ -1,4 +1,4 @@
-"""What the cell's rows of a server say in the middle of its move, and what of it one step changes."""
+"""Describes what a cell's rows of a server say in the middle of its move, and what a step changes in them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 
 
 class Side(enum.StrEnum):
-    """One of the move's two hosts with its cell, or none for a shelved server."""
+    """Names one of the move's two hosts with its cell, or none for a shelved server."""
 
     SOURCE = "source"
     DESTINATION = "destination"
     NOWHERE = "no host"
     RETURN = "return"
-    """The host of the source's cell that a revert between cells leads to: the source, or one in a dead one's place."""
+    """The host of the source's cell that a revert between cells leads to: the source, or a host in its place."""
 
 
 class Vm(enum.StrEnum):
-    """What `instances.vm_state` says."""
+    """Says what `instances.vm_state` holds."""
 
     BEFORE = "as before the move"
     RESIZED = "resized"
@@ -33,7 +33,7 @@ class Vm(enum.StrEnum):
 
 
 class Power(enum.StrEnum):
-    """What `instances.power_state` says; only some steps write it, and Nova may write it at any time."""
+    """Says what `instances.power_state` holds; few steps write it, and Nova may write it at any time."""
 
     BEFORE = "as before the move"
     OFF = "shut down"
@@ -43,7 +43,7 @@ class Power(enum.StrEnum):
 
 
 class Flavor(enum.StrEnum):
-    """Which of the move's two flavors a slot of `instance_extra.flavor` has."""
+    """Names the one of the move's two flavors that a slot of `instance_extra.flavor` has."""
 
     OLD = "old"
     NEW = "new"
@@ -51,34 +51,37 @@ class Flavor(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Stands:
-    """What the rows of a server say of it and of its move."""
+    """Holds what the rows of a server in one cell say of it and of its move."""
 
     task_state: str | None = None
     vm_state: Vm = Vm.BEFORE
     power_state: Power = Power.BEFORE
     side: Side = Side.SOURCE
-    """Where the server lives: host, node and compute_id, with the sizes of `cur` in the server's own row."""
+    """Where the server lives: host, node and compute_id, and the sizes of flavor `cur` in `instances`."""
     zone: Side = Side.SOURCE
-    """Whose availability zone the server's row has; the source's is the one that it had before the move."""
+    """Whose availability zone `instances` has; SOURCE: the zone that the server had before the move."""
     status: str | None = None
-    """Of the move's migration; None while it has no row."""
+    """The status of the move's migration; None while it has no row."""
     attempt: int = 0
-    """The alternate whose host the migration names as its destination; 0: none yet.  An undo leaves it there."""
+    """The number of the alternate that the migration names as destination; 0: none yet.  An undo leaves it there."""
     cur: Flavor = Flavor.OLD
     old: Flavor | None = None
     new: Flavor | None = None
     traces: bool = False
     """Whether `instance_extra.migration_context` and the old_vm_state of the system metadata are there."""
     attachments: Side = Side.SOURCE
-    """On which host the attachments are complete that block_device_mapping names."""
+    """The host on which the attachments are complete that block_device_mapping names."""
     here: bool = True
     """Whether the cell has rows of the server at all."""
     hidden: bool = False
-    """Whether the copy is in no list; one that is hidden has names of the other cell, and no number of a node."""
+    """Whether Nova lists no server for this copy.
+
+    A hidden copy names host and node of the other cell, and has no compute_id.
+    """
 
 
 START: Final = Stands()
-"""Before the first step of a move."""
+"""What the rows say before the first step of a move."""
 
 OFFLOADED: Final = Stands(
     vm_state=Vm.OFFLOADED,
@@ -87,10 +90,10 @@ OFFLOADED: Final = Stands(
     zone=Side.NOWHERE,
     attachments=Side.NOWHERE,
 )
-"""The same of a move that takes up a shelved server."""
+"""What the rows of a shelved server say before the first step of an unshelve."""
 
 GONE: Final = Stands(here=False)
-"""What a cell says that has nothing of the server."""
+"""What a cell says that has no rows of the server."""
 
 WAITS: Final = Stands(
     vm_state=Vm.RESIZED,
@@ -104,7 +107,7 @@ WAITS: Final = Stands(
     traces=True,
     attachments=Side.DESTINATION,
 )
-"""While the server waits for confirm or revert; the alternate is the move's last."""
+"""What the rows say while the server waits for confirm or revert; ``attempt`` is to be set to the move's alternate."""
 
 
 LEFT_BEHIND: Final = Stands(
@@ -118,52 +121,61 @@ LEFT_BEHIND: Final = Stands(
     attachments=Side.DESTINATION,
     hidden=True,
 )
-"""The copy in the source's cell meanwhile, where the server went into another one."""
+"""What the copy in the source's cell says meanwhile, when the server went into another cell."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Leaves:
-    """What a step changes in the rows, and what its undo does; an undo that is not written changes nothing."""
+    """Says what a step and its undo change in the rows; a step without an undo has an empty ``undoes``."""
 
     does: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Field of `Stands` → what it is then."""
+    """Field of `Stands` → its value after the step."""
     undoes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     names_alternate: bool = False
     """Whether the migration names the host of the move's alternate from then on."""
 
 
 NOTHING: Final = Leaves()
-"""Of a step that writes other places than the server's rows."""
+"""For a step that changes nothing in the server's rows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Between:
-    """What a step of a move between cells changes in the copy of each cell, and what its undo does."""
+    """Says what a step of a move between cells, and its undo, change in the copy of each cell."""
 
     source: Leaves = NOTHING
     target: Leaves = NOTHING
     takes: tuple[str, ...] = ()
-    """Fields of `Stands` that the copy which the step writes takes from the other one, before anything is changed."""
+    """Fields of `Stands` that are first copied into the written copy from the copy of the other cell."""
     maps: tuple[Side, Side] | None = None
-    """Whose cell the server is mapped to from then on, and whose after the undo."""
+    """Whose cell the server is mapped to after the step, and after the undo; None: the step does not switch it."""
 
 
 CLEARED: Final[Mapping[str, Any]] = {"old": None, "new": None, "traces": False}
-"""What both ends take away."""
+"""The fields that confirm and revert both clear when they end a move."""
 
 
 class Shown(NamedTuple):
-    """Steps of a graph by what the server's rows show of them, which follows from what each step leaves there."""
+    """Groups the steps of a graph by what the server's rows prove of them, as each step's ``leaves`` tells."""
 
     switch: str
     """The step that lets the rows name the other host; empty in a graph without one."""
     switched: frozenset[str]
-    """The steps from the switch on: rows that name the other host do not show that these were done."""
+    """The steps from ``switch`` on: rows that name the other host do not prove that these were done."""
     started: frozenset[str]
-    """The same once the migration is finished: what comes between the point of no return and its finish."""
+    """The steps between the point of no return and the one that sets the migration to `finished`.
+
+    A migration that is `finished` does not prove that these were done.
+    """
     first: frozenset[str]
-    """The steps that are undone last, from the migration's end on."""
+    """The first steps of the graph, up to the one that writes the migration's first status.
+
+    They are undone last: a migration in `error` does not prove that these were undone.
+    """
     preparing: frozenset[str]
-    """The steps that may still be to be undone while the migration says that it is being prepared."""
+    """The first steps up to the one that sets the migration to `migrating`.
+
+    A migration that is `pre-migrating` again does not prove that these were undone.
+    """
     finding: frozenset[str]
-    """The atoms up to the last step that finds what undos have to know; none where no step does."""
+    """The steps, and the retry, up to the last one that ``finds`` what undos have to know; empty where no step does."""

@@ -1,8 +1,8 @@
-"""A step: knows where it runs, what it does and how it is undone.
+"""Defines the base of all steps: a step says where it runs, what it does and how it is undone.
 
-Execution is at least once in both directions.  The base class is the wrapper of design section 6: it stops at a
-boundary when the move is held, cancelled or its conductor ends, turns every exception into one flat `StepError`, and
-beyond the point of no return tries again until its deadline and then parks.
+A step may run more than once in each direction.  The base class wraps each run.  Before a step it stops the flow when
+the move is held or cancelled or the conductor ends.  It turns every exception into one flat `StepError`.  An undo, or a
+step after the point of no return, is tried again until a deadline, and then the move is parked.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 OUTAGES: Final = (CoordinationLost, exc.OperationalError, exc.InterfaceError)
-"""ZooKeeper or a database is away: the step is left as it is."""
+"""The errors of a ZooKeeper or database that is away: the step is left without a result, and is entered again."""
 
 LONGEST_PAUSE: Final = 5.0
-"""Seconds between two tries of a step that must go on."""
+"""The longest pause in seconds between two tries of a step that must go on."""
 
 
 class Where(enum.StrEnum):
-    """Where a step runs."""
+    """Says where a step runs."""
 
     CONDUCTOR = "conductor"
     SOURCE = "source"
@@ -67,7 +67,7 @@ class Where(enum.StrEnum):
 
 
 class Step:
-    """Base of all steps; subclasses write `perform` and, unless ``no_undo`` says why not, `undo`."""
+    """Runs a step; subclasses write `perform`, and `undo` unless ``no_undo`` says why there is none."""
 
     where: ClassVar[Where] = Where.CONDUCTOR
     does: ClassVar[str]
@@ -76,38 +76,40 @@ class Step:
     deadline: ClassVar[float] = 60.0
     """Seconds that one run of the step may take."""
     destroys: ClassVar[bool] = False
-    """Whether it deletes what cannot be brought back: a frozen move waits before it."""
+    """Whether the step deletes what cannot be brought back: a frozen move waits before it."""
     extra_actions: ClassVar[tuple[str, ...]] = ()
-    """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
+    """Other actions that workers must know: a host whose worker is too old is refused when a move is asked for."""
     owed_by_older: ClassVar[bool] = False
-    """Whether the worker of an earlier release, which does not know its action, owes it until it is upgraded."""
+    """Whether a worker of an older release, which does not know the action, owes it until it is upgraded."""
     leaves: ClassVar[Leaves]
-    """What it and its undo change in the server's rows in the cell: by that older rows are told from later ones.
+    """What the step and its undo change in the server's rows in the cell.
 
-    A step that asks a host changes none; any other says so, with `NOTHING`.  Of a move between cells it is the copy
-    that the server is mapped to.
+    `droveway.flows.put_back` works out from it whether rows are older than the move.  A step that changes none has
+    `NOTHING`.  In a move between cells this is about the copy that the server is mapped to.
     """
     between: ClassVar[Between | None] = None
-    """What a step changes that writes the copy of one cell, whichever the server is mapped to, or the mapping."""
+    """The changes of a step that writes the mapping, or always the same cell's copy, mapped or not."""
     finds: ClassVar[bool] = False
-    """Whether it finds what undos of its flow have to know.
+    """Whether the step finds out what undos of its flow have to know.
 
-    Up to it a flow whose journal was put back does not turn back, and what it found there is not found anew.
+    A flow whose journal was put back is not undone before it has passed this step.  The step then keeps to what it
+    found before, where that is still known.
     """
     cell_debt: ClassVar[str] = ""
-    """What the cell of the copy that the server is not mapped to owes where it is away: of the undo, or of the step
-    itself where that has none."""
-    debt_when_gone: ClassVar[str] = ""
-    """What the cell of that copy owes of the step itself, where the flow goes on without a cell that is declared down.
+    """The debt of a cell that is away, in place of the undo, or of the step where that has no undo.
+
+    It is always the cell that the server is not mapped to.
     """
+    debt_when_gone: ClassVar[str] = ""
+    """The debt of such a cell in place of the step, when it is declared down and the flow goes on without it."""
     undo_debt_when_gone: ClassVar[str] = ""
-    """What it owes of the undo there, where the flow goes back without it."""
+    """The debt of such a cell in place of the undo, when it is declared down and the flow is undone without it."""
     skipped_when_gone: ClassVar[bool] = False
-    """Whether a flow goes on without it where the cell of the copy that it compares or marks is declared down."""
+    """Whether the flow leaves this step out when the cell whose copy it compares or marks is declared down."""
     starts: ClassVar[str] = ""
-    """The direction in which it starts a guest."""
+    """The direction in which the step starts a guest; empty: in none."""
     needs: ClassVar[tuple[str, ...]] = ()
-    """What earlier steps provide and this one reads."""
+    """The names of earlier steps' results that this step reads."""
     gives: ClassVar[str] = ""
     """The name under which later steps read this one's result."""
 
@@ -118,51 +120,54 @@ class Step:
 
     @classmethod
     def step_name(cls) -> str:
-        """Return the name that graphs, history, faults and the crash matrix speak of: the class name in snake_case.
+        """Return the step's name in graphs, history and faults: the class name in snake_case.
 
-        A flow that does a step in a way of its own has a class of the same name in a module of its own.
+        Where one flow does a step in its own way, a class of the same name stands in another module.
         """
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     def action_name(cls) -> str:
-        """The action that a worker carries out for it; empty for a step that asks no host."""
+        """Name the action that a worker carries out for the step; empty for a step that asks no host."""
         return ""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Look at the world, do what is missing, read back; return small JSON."""
+        """Look at what is there, do what is missing, and read it back; return a small result for the journal."""
         raise NotImplementedError
 
     def perform_ended(self, ctx: Context) -> dict[str, Any] | None:  # noqa: ARG002 - most have nothing to clear
-        """Clear what is left of the move when Nova has brought the flow to its end: see `droveway.flows.outcome`."""
+        """Clear what is left of the move when Nova has brought it to the flow's end: see `droveway.flows.outcome`."""
         return outcome.noted()
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:  # noqa: ARG002 - most have nothing to clear
-        """Clear what only this step would: the server's rows show that it was done (see `Run.went_on`)."""
+        """Finish a step that was done before the journal was put back (see `Run.went_on`); return its result.
+
+        It removes what no other step would remove.
+        """
         return {}
 
     def undo(self, ctx: Context) -> dict[str, Any] | None:
         """Bring back what was before, whether `perform` ran not at all, halfway or wholly.
 
-        Most have nothing to tell the history.
+        What it returns is stored in the history; most undos return None.
         """
         raise NotImplementedError(ctx.step)
 
     def may_have_begun(self, ctx: Context) -> bool:
-        """Of the point of no return: whether it may have happened by now."""
+        """Tell, of the point of no return, whether it may have been passed by now."""
         return ctx.run.may_have_begun(ctx.step)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Take away what is the move's own, of a server that Nova evacuated: nothing that was before comes back."""
+        """Undo the step for a server that Nova evacuated: remove what is the move's own, and bring nothing back."""
 
     def execute(self, **inputs: Any) -> dict[str, Any]:
-        """Run the step; ``inputs``: what it needs of earlier ones.  See `perform`."""
+        """Run `perform`; ``inputs``: what the step needs of earlier ones."""
         return self._guarded("execute", lambda: self._onward(self._context("execute", inputs, None))) or {}
 
     def revert(self, result: Any, **inputs: Any) -> dict[str, Any] | None:
-        """Undo the step; ``result``: what it returned, or how it failed.  See `undo`."""
+        """Run `undo`; ``result``: what `perform` returned, or how it failed."""
         stored = result if isinstance(result, dict) else None
-        # Of a flow whose journal was put back a step may be undone that reads what a step before it failed to give.
+        # After a journal was put back, an undo may lack the result that an earlier step should have given.
         given = {name: value if isinstance(value, dict) else {} for name, value in inputs.items()}
         return self._guarded("revert", lambda: self._backward(self._context("revert", given, stored)))
 
@@ -177,7 +182,7 @@ class Step:
             if outcome.is_reached(ctx):
                 return self.perform_ended(ctx)
             if self.where is not Where.CONDUCTOR and (why := self._evacuated_at_first(ctx)):
-                # Only what writes the server's rows, ports, volumes or books looks by itself.
+                # A step that runs on the conductor checks for an evacuation itself, right before it writes.
                 raise Evacuated(why)
             return self.perform(ctx)
         except ServerDeleted:
@@ -191,7 +196,7 @@ class Step:
                 raise
             begun = ctx.must_go_on or (self.at_no_return and self.may_have_begun(ctx))
             if begun or kinds.of(ctx.run.kind).evacuation is not Evacuation.UNDONE:
-                # What would be undone is Nova's by now, and what would come next too.
+                # What this flow would undo, or do next, belongs to Nova by now.
                 ctx.run.abandon(ctx, Evacuated(why))
             ctx.run.note_evacuated(why)
             raise Evacuated(why) from None
@@ -210,13 +215,13 @@ class Step:
             # A server without rows has nothing that could be brought back to it.
             ctx.run.note_deleted()
         except (StepError, Conflict):
-            # Nova may have taken it in the middle.
+            # Nova may have evacuated the server while the undo ran.
             if not self._undo_evacuated(ctx, self._evacuated(ctx)):
                 raise
         return None
 
     def _undo_evacuated(self, ctx: Context, why: str) -> bool:
-        """Undo the step of a server that Nova has evacuated, as ``why`` says; False without a reason."""
+        """Undo the step of a server that Nova has evacuated, as ``why`` says; return False where ``why`` is empty."""
         if why and kinds.of(ctx.run.kind).evacuation is not Evacuation.UNDONE:
             ctx.run.abandon(ctx, Evacuated(why))
         if why:
@@ -231,10 +236,11 @@ class Step:
         return evacuation.why_at_first(ctx) if _minds_evacuation(ctx) else ""
 
     def _mark_again(self, ctx: Context) -> None:
-        """Put the mark of the move again where somebody has reset the server's state.
+        """Write the move's task_state again where somebody has reset the server's state.
 
-        Where a guest would be started next, a person who has seen that says so with a retry.  An unshelve needs its
-        mark there alone: before that its server is on no host, and later the state is the user's.
+        A step that would start a guest does so only when it is entered a second time.  Its first run fails, so that a
+        person sees the reset and retries the move.  An unshelve writes its task_state again only at that step: before
+        it the server is on no host, and after it the state is the user's.
         """
         starts = ctx.direction == self.starts
         if outcome.was_tried(ctx) if starts else not kinds.of(ctx.run.kind).begins_offloaded:
@@ -260,7 +266,7 @@ class Step:
 
 
 def _minds_evacuation(ctx: Context) -> bool:
-    """Whether a flow of this kind cares for an evacuation of its server."""
+    """Tell whether a flow of this kind has to look whether Nova evacuated its server."""
     return kinds.of(ctx.run.kind).evacuation is not Evacuation.IGNORED
 
 
@@ -273,10 +279,10 @@ def guarded(
     must_go_on: bool,
     at_no_return: bool = False,
 ) -> T:
-    """Run one atom's body between its boundary and its probes; raises flat StepErrors only, Parked or Fenced.
+    """Run the body of a step, or of the retry; raises only flat StepErrors, Parked or Fenced.
 
-    With ``must_go_on`` a failure is tried again until the deadline, then the move is parked; so it is where a flow
-    whose journal was put back does not know yet what its undos need.
+    With ``must_go_on`` a failed body is tried again until the deadline, and then the move is parked.  The same holds
+    for a flow whose journal was put back, as long as it does not know what its undos need.
     """
     until = time.monotonic() + run.options.retry_for
     pause = run.options.retry_pause
@@ -293,7 +299,7 @@ def guarded(
             raise
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
-                # Neither the move's fault nor its host's: another claim goes on from here.
+                # Neither the move nor its host is at fault: the next claim goes on from here.
                 ends = _heed_outage(run, name, direction) or _leave(run, name, error)
                 if ends.failure is None:
                     return cast("T", None)
@@ -309,7 +315,7 @@ def guarded(
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
             raise failure from None
-        # At the point of no return trying again cannot tell whether the guest runs, nor keeps it running.
+        # At the point of no return another try could neither tell whether the guest runs nor keep it running.
         if (at_no_return and failure.error_code in ("start-unknown", "went-off")) or time.monotonic() >= until:
             _park(run, name, direction, failure)
         run.wait(pause)
@@ -317,7 +323,7 @@ def guarded(
 
 
 def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
-    """Log the failure; of one that nobody foresaw the traceback, which is nowhere else."""
+    """Log the failure; one of the code ``internal`` with its traceback, which is stored nowhere else."""
     what = f"step {name}" if direction == "execute" else f"the undo of step {name}"
     where = f" on host {failure.host}" if failure.host else ""
     inside = failure.error_code == "internal" and failure is not error
@@ -357,17 +363,17 @@ def _leave(run: Run, name: str, error: Exception) -> NoReturn:
 
 
 def _proved_undone(failure: StepError) -> bool:
-    """At the point of no return only a proof that nothing irreversible happened allows an undo."""
+    """Tell whether this failure of the point of no return proves that nothing irreversible happened."""
     return isinstance(failure, (DestinationFault, Cancelled)) or failure.error_code == "not-begun"
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether a server that the flow needs was away."""
+    """Tell whether ZooKeeper or a database was away."""
     return isinstance(error.__cause__ if isinstance(error, WriteFailed) else error, OUTAGES)
 
 
 def _failure(name: str, error: Exception) -> StepError:
-    """The error as it is stored, flat."""
+    """Make the flat StepError that is stored."""
     if isinstance(error, StepError):
         return error
     if isinstance(error, DrovewayError):

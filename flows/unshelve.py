@@ -20,20 +20,20 @@ UNSHELVE: Final = Graph(
     tried=(
         shelved_allocations.Claim,
         host.CheckDestination,
-        # Because a host that cannot bind a port must be met before a long copy.
+        # Because a host that cannot bind a port must be found before a long copy.
         unbound_ports.BindPorts,
         unshelving.CopyDisks,
         host.FitDisks,
-        # Because a full disk must be met while the volumes are only reserved.
+        # Because a full disk must be found while the volumes are only reserved.
         reserved_volumes.AttachVolumes,
         host.ConnectDestination,
         host.DefineGuest,
-        # Because a nova-compute must know each guest that it finds.
+        # Because a nova-compute must find a row of this host for each guest that it finds there.
         records.SwitchRecords,
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # Because the image brings the server back until its guest runs, it is deleted here.
+    # Because only the image can bring the server back until its guest runs, it is deleted late.
     after=(images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 
