@@ -1,4 +1,4 @@
-"""The one retry of every operation: the next (cell, host) when the last one failed through its own fault."""
+"""Retries an operation on the next alternate, a host with its cell, when the last one failed by its own fault."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Alternates:
         with self.run_.write() as session:
             moves.name_following(session, self.run_.move_id, self.run_.flow_uuid, graph)
         raise StepError(
-            f"host {alternate['host']} of cell {alternate['cell']} is next, where the move goes on as {kind}",
+            f"the next alternate is host {alternate['host']} of cell {alternate['cell']}: the move continues as {kind}",
             code=NEXT_GRAPH,
         )
 

@@ -1,4 +1,4 @@
-"""Confirm: the server stays where it is, and the source's copy goes.
+"""Confirm: the server stays where it is, and the source's copy is deleted.
 
 ``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """
@@ -27,7 +27,7 @@ CONFIRM: Final = Graph(
         keeping.KeepCopy,
         # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,
-        # Because a user may ask for the next operation as soon as it is written.
+        # Because a user may ask for the next operation as soon as this step has written.
         confirm.SettleRecords,
     ),
     no_return=confirming.DiscardSource,

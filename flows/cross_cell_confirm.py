@@ -1,4 +1,4 @@
-"""Confirm of a move into another cell: the server stays there, and the source's disks and rows go.
+"""Confirm of a move into another cell: the server stays there, and the source's disks and rows are deleted.
 
 ``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """
@@ -31,7 +31,7 @@ CROSS_CELL_CONFIRM: Final = Graph(
         moved_images.DeleteKeptImages,
         # Because these rows tell whose the files on the source are, as long as any lie there.
         crossing_back.RemoveSourceRecords,
-        # Because a user may ask for the next operation as soon as it is written.
+        # Because a user may ask for the next operation as soon as this step has written.
         confirm.SettleRecords,
     ),
     no_return=confirming.DiscardSource,

@@ -48,7 +48,7 @@ def _forward(kind: kinds.Kind) -> Graph:
             host.StartGuest,
         ),
         no_return=host.StartGuest,
-        # Because a user may confirm or revert as soon as the last is written, it is the last.
+        # Because a user may confirm or revert as soon as `finish_records` has written, it is the last step.
         after=(forward.SaveRequestSpec, crossing.FinishSourceRecords, crossing.FinishRecords),
     )
 

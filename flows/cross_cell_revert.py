@@ -1,4 +1,4 @@
-"""Revert of a move into another cell: the server goes back to its source, and its rows in the other cell go.
+"""Revert of a move into another cell: the server goes back to its source, and its rows in the other cell are deleted.
 
 ``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """
@@ -44,7 +44,7 @@ CROSS_CELL_REVERT: Final = Graph(
         # Because these rows tell whose the files on the destination are, as long as any lie there.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
-        # Because a user may ask for the next operation as soon as it is written.
+        # Because a user may ask for the next operation as soon as this step has written.
         revert.SettleRecords,
     ),
     no_return=reverting.StartGuest,

@@ -48,7 +48,7 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         moved_images.DeleteKeptImages,
         # Because it takes off the mark by which an undo knows what to delete, so that no undo may come after it.
         elsewhere.KeepCopy,
-        # Because a user may ask for the next operation as soon as it is written.
+        # Because a user may ask for the next operation as soon as this step has written.
         revert.SettleRecords,
     ),
 )

@@ -24,7 +24,7 @@ DELETE: Final = Graph(
         # Because a host must let go of a device before Cinder ends its export.
         delete.DisconnectGuest,
         delete.RemoveGuest,
-        # Because what a host holds stays in the services' books until the host is clean.
+        # Because the host may use ports, attachments and allocation until it is clean.
         delete.DeletePorts,
         delete.DeleteAttachments,
         delete.DeleteImages,

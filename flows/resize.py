@@ -20,7 +20,7 @@ def _forward(kind: Kind) -> Graph:
         kind_record=kind,
         version=1,
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
-        # Because another alternate may serve, each step that needs the destination is tried anew, the start included.
+        # Because another alternate may serve, each step that needs the destination is tried anew, even the start.
         tried=(
             allocations.Claim,
             forward.RecordDestination,
@@ -48,7 +48,7 @@ def _forward(kind: Kind) -> Graph:
             host.StartGuest,
         ),
         no_return=host.StartGuest,
-        # Because a user may confirm or revert as soon as the last is written, it is the last.
+        # Because a user may confirm or revert as soon as `finish_records` has written, it is the last step.
         after=(forward.SaveRequestSpec, forward.FinishRecords),
     )
 

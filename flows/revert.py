@@ -38,7 +38,7 @@ REVERT: Final = Graph(
         # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
-        # Because a user may ask for the next operation as soon as it is written.
+        # Because a user may ask for the next operation as soon as this step has written.
         revert.SettleRecords,
     ),
     no_return=reverting.StartGuest,

@@ -231,7 +231,7 @@ class Run(Protocol):
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's instance action has: the move's first flow if this one continues it."""
+        """Name the flow whose uuid Nova's instance action has: this one, or the move's first if it continues that."""
 
     def goes_on(self) -> bool:
         """Tell whether the flow continues an earlier one, whose first steps were done and not undone."""

@@ -359,7 +359,7 @@ def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoRe
 
 def _leave(run: Run, name: str, error: Exception) -> NoReturn:
     why = " ".join((absence(error) or type(error).__name__).split())
-    run.leave(f"step {name} of move {run.move_id[:SHORT]} lost what it writes to: {why}")
+    run.leave(f"step {name} of move {run.move_id[:SHORT]} cannot reach what it writes to: {why}")
 
 
 def _proved_undone(failure: StepError) -> bool:

@@ -160,9 +160,9 @@ def _waits(run: Run, row: Instance, migration: Migration) -> bool:
 
 
 def _is_undone(ctx: Context) -> bool:
-    """Tell whether the migration ended as undone.
+    """Tell whether the move was undone: its migration ended with `error`.
 
-    Where only the first steps are left to be undone, the server's task_state has to be cleared too.
+    One of the first steps counts as undone only once the server's task_state is cleared too.
     """
     row, migration = _rows(ctx.run)
     over = migration is not None and migration.status == MigrationStatus.ERROR
@@ -202,7 +202,7 @@ def _require_way_back(ctx: Context) -> None:
 
 def _overtaken(ctx: Context, why: str, host: str) -> StepError:
     return StepError(
-        f"the journal was put back, and the move of {ctx.move.server_name} has gone further since: {why}, so "
+        f"the journal was put back, and the move of {ctx.move.server_name} is not where the journal says: {why}, so "
         f"{ctx.step} is not {'undone' if ctx.direction == 'revert' else 'done'}",
         code="overtaken",
         host=host,

@@ -41,7 +41,10 @@ class ReserveVolumes(Step):
         return reserved
 
     def undo(self, ctx: Context) -> None:
-        """Delete the empty attachments that no row of the server names, of volumes that were detached meanwhile too."""
+        """Delete the empty attachments that no row of the server names.
+
+        Those of volumes that were detached meanwhile are deleted too.
+        """
         if ctx.same_host:
             return
         attached.free_reserved(ctx, (ctx.result or {}).keys())

@@ -134,7 +134,8 @@ def has_disks(ctx: Context) -> bool:
 def never_started(ctx: Context) -> bool:
     """Tell whether the flow has never asked for a start of the guest on this alternate.
 
-    False where the journal was adopted in the middle of the move: it may lack the start.
+    False where the journal was adopted in the middle of the move: it may lack the start.  False also on the source's
+    own host, and in flows that bring the server back to its source.
     """
     record = kinds.of(ctx.run.kind)
     if not (record.carries is Carries.TO_DESTINATION or record.elsewhere) or ctx.same_host:

@@ -88,7 +88,7 @@ class CopyDisks(HostStep):
             self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe, which the destination's check wrote again; else `perform` would remove it."""
+        """Remove the storage probe: the destination's check has written it again, and no copy follows to remove it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 

@@ -139,7 +139,7 @@ class CopyDisks(HostStep):
         return commands.DownloadDisks(disks=[], probe=probe_name(ctx))
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe, which the host's check wrote again; else `perform` would remove it."""
+        """Remove the storage probe: the host's check has written it again, and no copy follows that removes it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 

@@ -139,7 +139,7 @@ def downloaded(ctx: Context, uploaded: list[dict[str, Any]]) -> commands.Downloa
     """
     if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
         raise StepError(
-            f"it is not known for all disks of server {ctx.move.server_name} what was uploaded of them",
+            f"the journal does not say what was uploaded of each disk of server {ctx.move.server_name}",
             code="image-gone",
         )
     wanted = []

@@ -51,7 +51,7 @@ class CopyDisks(HostStep):
         return ctx.result is not None or bool(describe(ctx, self.host(ctx), part="copy").disks)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe, which the destination's check wrote again; else `perform` would remove it."""
+        """Remove the storage probe: the destination's check has written it again, and no copy follows to remove it."""
         forget_probe(ctx, self.host(ctx))
         return {}
 

@@ -151,7 +151,7 @@ class RecordDestinationCopy(Step):
     between = Between(target=Leaves({"new": Flavor.NEW, "traces": True}, names_alternate=True))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Write what `record_destination` writes, once the server's group was checked under its lock."""
+        """Check the server's group under the lock of the host's compute node, and write as `record_destination`."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx, ctx.destination.cell) as rows:
             check_group(ctx, rows.session)
@@ -210,7 +210,7 @@ class ShowTarget(Step):
         if source is None:
             volumes.name_moved(ctx)
         with claimed_rows(ctx, chosen.cell) as rows:
-            carried = other_copy.complete(ctx, rows, source, of=ctx.move.source_cell)
+            carried = other_copy.complete(ctx, rows, source, cell=ctx.move.source_cell)
             if source is None:
                 actions.close_event(rows.session, rows.action, forward.RESIZE_EVENT)
                 actions.open_event(rows.session, rows.action, forward.FINISH_EVENT, chosen.host)
@@ -244,7 +244,7 @@ class SwitchMapping(Step):
     """Maps the server to the other cell, in which it lives from then on."""
 
     back: ClassVar[bool] = False
-    """Whether the step maps the server back to the source's cell; this is done for one that is being deleted too."""
+    """Whether the step maps the server back to the source's cell; it then does so for a server being deleted too."""
     does = "map the server to the other cell"
     undoes = "map it to its own cell again"
     leaves = Leaves(_ARRIVED, _LEFT)
@@ -351,7 +351,7 @@ class FinishRecords(forward.FinishRecords):
 
     debt_when_gone = debts.FINISH
 
-    def left(self, ctx: Context) -> Any:  # noqa: ARG002 - either is
+    def expected_vm_state(self, ctx: Context) -> Any:  # noqa: ARG002 - either is
         """Return the vm_states that the copy may have: the user may have stopped the server since the copy was made."""
         return AT_REST
 

@@ -155,7 +155,7 @@ class ShowSource(Step):
         if target is None:
             volumes.name_moved(ctx)
         with claimed_rows(ctx, move.source_cell) as rows:
-            carried = other_copy.complete(ctx, rows, target, of=ctx.destination.cell)
+            carried = other_copy.complete(ctx, rows, target, cell=ctx.destination.cell)
             begin_action(rows, record, revert.ACTION)
             crossing.show_source(ctx, rows)
             rows.change(

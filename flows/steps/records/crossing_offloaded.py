@@ -64,7 +64,7 @@ class ShowTarget(Step):
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
             source = copies.read(session, ctx.move.server)
         with claimed_rows(ctx, ctx.destination.cell) as rows:
-            carried = other_copy.complete(ctx, rows, source, of=ctx.move.source_cell)
+            carried = other_copy.complete(ctx, rows, source, cell=ctx.move.source_cell)
             unshelving.name_destination(ctx, rows)
             rows.change(hidden=(OneOf((True, *crossing.SHOWN)), False))
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)

@@ -154,7 +154,7 @@ class DeletePorts(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the ports that are there; a port that was attached before the server is deleted like the others."""
+        """Delete the ports that Neutron has of the server now, and return how many."""
         _follow(ctx)
         return {"ports": _delete_ports(ctx)}
 
@@ -181,7 +181,10 @@ class DeleteImages(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the image that the rows name, as Nova's delete does; it stays where no image service is configured."""
+        """Delete the images that the move kept, and the one that the rows name, as Nova's delete does.
+
+        They stay where no image service is configured.
+        """
         _follow(ctx)
         kept = moved_images.kept(ctx.move) if ctx.run.cloud.images is not None else []
         moved_images.delete(ctx, kept)

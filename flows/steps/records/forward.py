@@ -427,7 +427,7 @@ class SwitchRecords(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Write all back as for the source."""
+        """Write the source's host, node, flavor and zone back, with status `migrating` and `resize_migrated`."""
         record, chosen = before(ctx.move), ctx.destination
         fault = failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
@@ -471,7 +471,7 @@ class FinishRecords(Step):
         }
     )
 
-    def left(self, ctx: Context) -> Any:
+    def expected_vm_state(self, ctx: Context) -> Any:
         """Return what the server's vm_state has to be before this step."""
         return before(ctx.move).vm_state
 
@@ -482,7 +482,7 @@ class FinishRecords(Step):
             rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
             if rows.instance.vm_state != VmState.RESIZED:
                 rows.change(
-                    vm_state=(self.left(ctx), VmState.RESIZED),
+                    vm_state=(self.expected_vm_state(ctx), VmState.RESIZED),
                     task_state=task(rows, TaskState.RESIZE_FINISH, None),
                     power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),

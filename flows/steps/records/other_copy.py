@@ -160,14 +160,14 @@ def read(ctx: Context, cell: str) -> copies.Copy | None:
         return copies.read(session, ctx.move.server)
 
 
-def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, of: str) -> dict[str, Any]:
+def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, cell: str) -> dict[str, Any]:
     """Carry into the copy that is about to be shown all that the other one has, the flow's own action too.
 
-    ``theirs`` is the other copy, from cell ``of``; None where it could not be read: then nothing is carried.  Returns
+    ``theirs`` is the other copy, from ``cell``; None where it could not be read: then nothing is carried.  Returns
     what `carry` does.
     """
     if theirs is None:
-        return unread(of)
+        return unread(cell)
     carried = _carry_into(ctx, rows, theirs, mapped=False, action=rows.action.request_id)
     copies.give_attachments(rows.session, theirs)
     return carried

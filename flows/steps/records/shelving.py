@@ -39,7 +39,7 @@ class MarkShelving(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Change task_state from NULL to `shelving`, which a restarting nova-compute leaves alone; power_state is 4."""
+        """Change task_state from NULL to `shelving`, which a restarting nova-compute leaves; set power_state 4."""
         record, here = before(ctx.move), ctx.move.source_host
         with cell_rows(ctx) as rows:
             if rows.instance.task_state is None:

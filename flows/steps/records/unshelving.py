@@ -152,7 +152,7 @@ class SwitchRecords(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Write NULL into all of these again."""
+        """Write NULL into host, node, compute_id, launched_on and zone again."""
         chosen, fault = ctx.destination, failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
