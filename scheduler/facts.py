@@ -145,3 +145,4 @@ class EndFacts:
     """The flavor that a revert brings back."""
     current: Flavor
     quota_usages: tuple[QuotaUsage, ...] = ()
+    """What the server's project and user have of each resource that has a quota; empty where both flavors are one."""

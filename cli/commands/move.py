@@ -400,12 +400,15 @@ def _advice(move: Move | View, advice: str) -> str:
 def ways_out(site: Site, move: View) -> str | None:
     """What can be done with a move that waits, where not both of its ends can be; None where they can."""
     from droveway.engines.keeper import outcomes
-    from droveway.engines.operations import move_requests
+    from droveway.engines.operations import ends
+    from droveway.persistence.journal import moves
 
-    short, present = move.id[:SHORT], move_requests.read_move(site, move.id)
+    short = move.id[:SHORT]
+    with site.journal.read() as session:
+        present = moves.get(session, move.id)
     if outcomes.of_move(site.cell_databases, present) is not None:
         return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
-    barred = move_requests.barred(site, present)
+    barred = ends.barred(site, present)
     if len(barred) > 1:
         return barred["confirm"]
     for kind, other in (("confirm", "revert"), ("revert", "confirm")):

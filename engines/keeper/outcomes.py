@@ -22,12 +22,12 @@ from sqlalchemy import orm
 
 from droveway import log_context
 from droveway.engines.conductor.loop_guard import one_round
-from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence.database import Database
 from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import State
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import Move, MoveStep
 from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.api import InstanceMapping

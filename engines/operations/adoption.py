@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -16,9 +16,8 @@ from droveway.engines.conductor.taskflow import resting
 from droveway.flows import registry
 from droveway.flows.alternates import Alternates
 from droveway.flows.other_graph import across
-from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import kinds, moves
+from droveway.persistence.journal import kinds, moves, step_runs
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
@@ -116,24 +115,6 @@ def adopt(memory: Memory) -> list[Move]:
     return parked
 
 
-def note(session: orm.Session, move: Move, **told: Any) -> None:
-    """Write into the history that the move's flow may have gone further than the journal knows; ``told``: columns."""
-    now = database_time(session)
-    session.add(
-        MoveStep(
-            move_id=move.id,
-            flow_uuid=move.flow_uuid or "",
-            flow="",
-            step=ADOPTED,
-            direction="execute",
-            attempt=move.attempt,
-            started_at=now,
-            ended_at=now,
-            **told,
-        )
-    )
-
-
 def _above(session: orm.Session, memory: Memory) -> tuple[int, int]:
     """Find the highest epoch that anybody can have been given, and a number of a step above all that were given out."""
     own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
@@ -167,7 +148,7 @@ def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None
         .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
         .values(ended_at=now, error=error)
     )
-    note(session, move, seq=number, error=error)
+    step_runs.note_adopted(session, move, seq=number, error=error)
     if move.state == State.NEEDS_OPERATOR:
         move.error, move.error_code = why, Restored.code
     else:

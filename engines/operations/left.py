@@ -19,11 +19,11 @@ from droveway.flows.before import Before, before
 from droveway.flows.put_back import Copies, Ran
 from droveway.flows.put_back import left as walked
 from droveway.flows.stands import CLEARED, OFFLOADED, START, Flavor, Power, Side, Stands, Vm
-from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.kinds import Carries, Kind
 from droveway.persistence.journal.moves import GONE, PASSED_ON
 from droveway.persistence.journal.states import UNDONE, State
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import cell, evacuations, servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState

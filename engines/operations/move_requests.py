@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Collection
 from typing import Any, Final
@@ -12,12 +11,12 @@ from sqlalchemy import orm
 
 from droveway.engines.conductor import eligibility
 from droveway.engines.keeper import outcomes, policies
-from droveway.engines.operations import adoption, facts
+from droveway.engines.operations import ends
 from droveway.engines.site.site import Parts, Site
-from droveway.errors import DrovewayError, NotFound, Refused
+from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import cells_down, kinds, moves, requests
+from droveway.persistence.journal import kinds, moves, requests, step_runs
 from droveway.persistence.journal.policies import HEALTHY, MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
@@ -99,14 +98,14 @@ def cancel(session: orm.Session, move: Move) -> None:
 def end(site: Site, name: str, kind: str) -> Move:
     """Ask for the confirm or revert (``kind``) of a move, or for the end that its server has in Nova's rows already.
 
-    Raises `droveway.errors.Refused` as `require_end` does.
+    Raises `droveway.errors.Refused` as `ends.require_end` does.
     """
     move = find_move(site, name)
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
         # Of a cell that is gone nothing is read: what is left says nothing of an end.
-        found = None if _lost_its_target(site, move, kind) else outcomes.of_move(site.cell_databases, move)
-        going_on = found is None and require_end(site, move, kind)
+        found = None if ends.lost_its_target(site, move, kind) else outcomes.of_move(site.cell_databases, move)
+        going_on = found is None and ends.require_end(site, move, kind)
     elif move.state == State.VERIFYING and kinds.ending(move.kind, kind).asked_for_by_deletes:
         return file_request(site, move.id, _to_delete(site, move))
     return file_request(site, move.id, _filing(site, move, found or kind, going_on=going_on))
@@ -126,7 +125,7 @@ def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> request
             return _to_delete(site, move)
         if (done := outcomes.of_move(site.cell_databases, move, final=True)) is not None:
             return _filing(site, move, done, going_on=False)
-        return _filing(site, move, kind, going_on=require_end(site, move, kind))
+        return _filing(site, move, kind, going_on=ends.require_end(site, move, kind))
     except DrovewayError as error:
         return str(error)
     except Exception as error:
@@ -152,101 +151,16 @@ def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool
 
     With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
     """
-    elsewhere = way == preconditions.REVERT and _goes_elsewhere(site, waiting)
+    elsewhere = way == preconditions.REVERT and ends.goes_elsewhere(site, waiting)
     kind = kinds.ending(waiting.kind, way, elsewhere=elsewhere).name
     flow = eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference()
 
     def filed(session: orm.Session, move: Move) -> None:
         requests.end_wait(session, move, flow, shown=shown)
         if going_on:
-            adoption.note(session, move, result={"begun": move.state})
+            step_runs.note_adopted(session, move, result={"begun": move.state})
 
     return filed
-
-
-def _goes_elsewhere(site: Parts, move: Move) -> bool:
-    """Whether a revert brings the server to another host of its source's cell, as its source is declared down."""
-    return kinds.of(move.kind).crosses_cells and facts.is_gone(site, move.source_host, site.away())
-
-
-def require_end(site: Parts, move: Move, kind: str) -> bool:
-    """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
-
-    Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
-    gone: the request itself says what becomes of it.  Returns whether it had begun before its journal was put back.
-    """
-    if move.state != State.VERIFYING:
-        return False
-    _require_cells(site, move, kind)
-    if _lost_its_target(site, move, kind):
-        _require_source(site, move)
-        return False
-    begun = outcomes.begun_before(site.journal, site.known_cells, move)
-    if begun == kind:
-        return True
-    if begun is not None:
-        raise Refused(
-            f"the {begun} of move {move.id[:SHORT]} had begun before its journal was put back: go on with  "
-            f"droveway move {begun} {move.id[:SHORT]}"
-        )
-    try:
-        with contextlib.suppress(NotFound):
-            preconditions.check_end(kind, facts.of_end(site, move))
-    except Refused:
-        # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
-        if read_move(site, move.id).state == State.VERIFYING:
-            raise
-    return False
-
-
-def _require_cells(site: Parts, move: Move, kind: str) -> None:
-    """Raise Refused while a cell of a move between cells is away that the end needs, and nobody declared it down."""
-    cells = {move.source_cell, move.dest_cell or move.source_cell}
-    if len(cells) == 1:
-        return
-    with site.journal.read() as session:
-        down = cells_down.find(session)
-    for cell in site.cells.away(sorted(cells)):
-        if cell not in down:
-            raise Refused(
-                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, whose database does not answer: start it, or, "
-                f'if it is gone for good, droveway cell down {cell} --i-made-sure "how you know"'
-            )
-    for cell in sorted(cells & down.keys()):
-        if cell == (move.source_cell if kind == preconditions.REVERT else move.dest_cell):
-            raise Refused(
-                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, which is {down[cell]}: bring it back and say "
-                f"droveway cell up {cell}"
-            )
-
-
-def _lost_its_target(site: Parts, move: Move, kind: str) -> bool:
-    """Tell whether that is a revert of a move whose target's cell is declared down: the source's rows count then."""
-    if kind != preconditions.REVERT or move.dest_cell in (None, move.source_cell):
-        return False
-    with site.journal.read() as session:
-        down = cells_down.find(session)
-    return move.dest_cell in down and move.source_cell not in down
-
-
-def _require_source(site: Parts, move: Move) -> None:
-    """Raise Refused while the source cannot take the server back whose target's cell is gone."""
-    if move.source_host in site.away() and not _goes_elsewhere(site, move):
-        raise Refused(
-            f"the worker of host {move.source_host} is down, which has the disks that a revert of move "
-            f"{move.id[:SHORT]} starts from: start it, then droveway move revert {move.id[:SHORT]}"
-        )
-
-
-def barred(site: Parts, move: Move) -> dict[str, str]:
-    """Why a confirm and a revert of the move would be refused now, of those that would be."""
-    why: dict[str, str] = {}
-    for kind in kinds.Way:
-        try:
-            require_end(site, move, kind)
-        except Refused as error:
-            why[kind] = str(error)
-    return why
 
 
 def read_move(site: Parts, move_id: str) -> Move:

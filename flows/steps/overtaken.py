@@ -16,10 +16,11 @@ from droveway.errors import StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import Run
 from droveway.flows.steps.hosts import starting
-from droveway.flows.steps.hosts.command import ADOPTED, describe
+from droveway.flows.steps.hosts.command import describe
 from droveway.flows.steps.rows import is_deleted, lives_on
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Carries
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.vm_states import ENDING_MIGRATIONS, MigrationStatus, TaskState

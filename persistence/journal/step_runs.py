@@ -10,9 +10,16 @@ import datetime as dt
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
-from droveway.persistence.database import Executor
-from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.database import Executor, database_time
+from droveway.persistence.journal.tables import Move, MoveStep
+
+ADOPTED: Final = "adopt"
+"""The history's row of a move that was unfinished when the journal was adopted as it is."""
+
+DISKS_UNREACHABLE: Final = "disks-unreachable"
+"""The code of the fault of a host that finds what the source has set aside nowhere."""
 
 
 @dataclasses.dataclass
@@ -41,3 +48,21 @@ _OF_MOVE: Final = sa.select(*_COLUMNS).where(MoveStep.move_id == sa.bindparam("m
 def read(transaction: Executor, move_id: str) -> list[StepRun]:
     """Read all runs of all flows of the move, oldest first."""
     return [StepRun(*row) for row in transaction.execute(_OF_MOVE, {"move": move_id})]
+
+
+def note_adopted(session: orm.Session, move: Move, **told: Any) -> None:
+    """Write into the history that the move's flow may have gone further than the journal knows; ``told``: columns."""
+    now = database_time(session)
+    session.add(
+        MoveStep(
+            move_id=move.id,
+            flow_uuid=move.flow_uuid or "",
+            flow="",
+            step=ADOPTED,
+            direction="execute",
+            attempt=move.attempt,
+            started_at=now,
+            ended_at=now,
+            **told,
+        )
+    )

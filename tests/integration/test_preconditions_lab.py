@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, changes, photograph, stage
 
-from droveway.engines.operations import facts, move_requests
+from droveway.engines.operations import end_facts, ends, move_requests
 from droveway.lab.session import Lab
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.api import Flavor, ProjectUserQuota, Quota
@@ -153,10 +153,10 @@ def test_what_another_revert_writes_first_is_no_refusal(lab: Stage, monkeypatch:
         move_requests.file_request(lab.lab, move, move_requests.revert)
         return dataclasses.replace(gathered(of, found), migration="reverting")
 
-    gathered = facts.of_end
+    gathered = end_facts.of_end
     with monkeypatch.context() as patched:
-        patched.setattr(facts, "of_end", after_another)
-        move_requests.require_end(lab.lab, lab.move("wide"), "revert")
+        patched.setattr(end_facts, "of_end", after_another)
+        ends.require_end(lab.lab, lab.move("wide"), "revert")
     assert f"move {move[:8]} of wide is reverting" in lab.refused("server", "revert", "wide")
     lab.cli("move", "resume")
     assert lab.server("wide").flavor == "large"

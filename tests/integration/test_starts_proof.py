@@ -11,8 +11,8 @@ from support.labs.operations import Stage, stage
 from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import StepError
-from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import database_time
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import Move, MoveStep
 
 CLOUD = """

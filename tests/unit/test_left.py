@@ -14,7 +14,7 @@ from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused
 from droveway.flows import registry
 from droveway.flows.before import as_json
-from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "id": 2, "vcpus": 3}}

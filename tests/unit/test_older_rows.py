@@ -13,7 +13,7 @@ from support.rows.moving_rows import ATTACHMENT, CELL, DESTINATION, FLAVOR, MOVE
 
 from droveway.errors import Parked, StepError
 from droveway.flows import older_rows
-from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.cell import BlockDeviceMapping, InstanceAction, InstanceExtra, Migration

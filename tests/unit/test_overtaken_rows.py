@@ -16,10 +16,11 @@ from droveway.flows.graph import Graph
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken, reverting
 from droveway.flows.steps.hosts import elsewhere
-from droveway.flows.steps.hosts.command import ADOPTED, HostStep
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.records import crossing, crossing_back, revert
 from droveway.flows.steps.records import forward as forward_records
 from droveway.persistence.journal.kinds import Carries
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.nova.cell import Migration
 from droveway.wire.values import Direction
 

@@ -14,7 +14,7 @@ from taskflow.persistence import models
 
 from droveway.engines.conductor.taskflow import details
 from droveway.flows.alternates import Alternates
-from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import MoveStep
 from droveway.wire.values import Direction
 

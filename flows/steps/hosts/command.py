@@ -16,6 +16,7 @@ from droveway.flows.step import Step, Where
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Carries
+from droveway.persistence.journal.step_runs import ADOPTED
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.wire.commands import CheckDestination, GuestState, NoDetails
@@ -23,10 +24,6 @@ from droveway.wire.values import SWAP
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo that finds another instances directory than the one in which its step worked."""
-
-ADOPTED: Final = "adopt"
-"""The step name of the row in the history that says that the journal was adopted in the middle of the move."""
-
 
 OWED: Final = {"owed": True}
 """The result of a step that its host, which is declared down, owes."""

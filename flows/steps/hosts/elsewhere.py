@@ -31,16 +31,13 @@ from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal import transfers
 from droveway.persistence.journal.debts import RENAME
 from droveway.persistence.journal.moves import GONE
+from droveway.persistence.journal.step_runs import DISKS_UNREACHABLE
 from droveway.wire import commands
 
 LOCAL: Final = "local"
 """The variant in which the disks come from what was set aside in the host's own directory, not from images."""
 
 _COPY: Final = copying.CopyDisks.action_name()
-
-
-DISKS_UNREACHABLE: Final = "disks-unreachable"
-"""The code of the fault of a host that can reach the source's disks neither in its directory nor as images."""
 
 
 class CheckSource(HostStep):

@@ -1,0 +1,102 @@
+"""Checks whether a move that waits for verification may end by a confirm or a revert now."""
+
+from __future__ import annotations
+
+import contextlib
+
+from droveway.engines.keeper import outcomes
+from droveway.engines.operations import end_facts
+from droveway.engines.site.site import Parts
+from droveway.errors import NotFound, Refused
+from droveway.persistence.journal import cells_down, kinds, moves
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move
+from droveway.printable import SHORT
+from droveway.scheduler import preconditions
+
+
+def require_end(site: Parts, move: Move, kind: str) -> bool:
+    """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
+
+    Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
+    gone: the request itself says what becomes of it.  Returns whether it had begun before its journal was put back.
+    """
+    if move.state != State.VERIFYING:
+        return False
+    _require_cells(site, move, kind)
+    if lost_its_target(site, move, kind):
+        _require_source(site, move)
+        return False
+    begun = outcomes.begun_before(site.journal, site.known_cells, move)
+    if begun == kind:
+        return True
+    if begun is not None:
+        raise Refused(
+            f"the {begun} of move {move.id[:SHORT]} had begun before its journal was put back: go on with  "
+            f"droveway move {begun} {move.id[:SHORT]}"
+        )
+    try:
+        with contextlib.suppress(NotFound):
+            preconditions.check_end(kind, end_facts.of_end(site, move))
+    except Refused:
+        # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
+        with site.journal.read() as session:
+            now = moves.get(session, move.id)
+        if now.state == State.VERIFYING:
+            raise
+    return False
+
+
+def barred(site: Parts, move: Move) -> dict[str, str]:
+    """Why a confirm and a revert of the move would be refused now, of those that would be."""
+    why: dict[str, str] = {}
+    for kind in kinds.Way:
+        try:
+            require_end(site, move, kind)
+        except Refused as error:
+            why[kind] = str(error)
+    return why
+
+
+def goes_elsewhere(site: Parts, move: Move) -> bool:
+    """Whether a revert brings the server to another host of its source's cell, as its source is declared down."""
+    return kinds.of(move.kind).crosses_cells and end_facts.is_gone(site, move.source_host, site.away())
+
+
+def lost_its_target(site: Parts, move: Move, kind: str) -> bool:
+    """Tell whether that is a revert of a move whose target's cell is declared down: the source's rows count then."""
+    if kind != preconditions.REVERT or move.dest_cell in (None, move.source_cell):
+        return False
+    with site.journal.read() as session:
+        down = cells_down.find(session)
+    return move.dest_cell in down and move.source_cell not in down
+
+
+def _require_cells(site: Parts, move: Move, kind: str) -> None:
+    """Raise Refused while a cell of a move between cells is away that the end needs, and nobody declared it down."""
+    cells = {move.source_cell, move.dest_cell or move.source_cell}
+    if len(cells) == 1:
+        return
+    with site.journal.read() as session:
+        down = cells_down.find(session)
+    for cell in site.cells.away(sorted(cells)):
+        if cell not in down:
+            raise Refused(
+                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, whose database does not answer: start it, or, "
+                f'if it is gone for good, droveway cell down {cell} --i-made-sure "how you know"'
+            )
+    for cell in sorted(cells & down.keys()):
+        if cell == (move.source_cell if kind == preconditions.REVERT else move.dest_cell):
+            raise Refused(
+                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, which is {down[cell]}: bring it back and say "
+                f"droveway cell up {cell}"
+            )
+
+
+def _require_source(site: Parts, move: Move) -> None:
+    """Raise Refused while the source cannot take the server back whose target's cell is gone."""
+    if move.source_host in site.away() and not goes_elsewhere(site, move):
+        raise Refused(
+            f"the worker of host {move.source_host} is down, which has the disks that a revert of move "
+            f"{move.id[:SHORT]} starts from: start it, then droveway move revert {move.id[:SHORT]}"
+        )
