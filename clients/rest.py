@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import email.utils
+import functools
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol, TypeVar
-
-import tenacity
-from keystoneauth1 import exceptions
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from droveway import deadlines
 from droveway.clients import send_guard
 from droveway.errors import StepError
 
+if TYPE_CHECKING:
+    import tenacity
+
 ATTEMPTS: Final = 5
-_PAUSES: Final = tenacity.wait_random_exponential(multiplier=0.05, max=2.0)
 _FIRST_SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 _UNAUTHORIZED: Final = 401
@@ -73,6 +73,9 @@ class Rest:
         A response with a status in ``final`` is returned even when it is a server error. Before it sends anything but a
         GET, it raises what `droveway.clients.send_guard` raises.
         """
+        # Most commands ask no service: none of those waits for the import of keystoneauth and requests.
+        from keystoneauth1 import exceptions
+
         self._require_time()
         if self._on_request is not None:
             self._on_request(method, path)
@@ -112,9 +115,11 @@ class Rest:
 
     def repeat(self, call: Callable[[], _Answer]) -> _Answer:
         """Call until there is an answer: a few times within some seconds."""
+        import tenacity
+
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=_pause,
+            wait=functools.partial(_pause, tenacity.wait_random_exponential(multiplier=0.05, max=2.0)),
             retry=tenacity.retry_if_exception_type(TryAgainError),
             reraise=True,
         )
@@ -133,11 +138,11 @@ class Rest:
         return f"{self._name.lower()}-{what}"
 
 
-def _pause(state: tenacity.RetryCallState) -> float:
+def _pause(waits: Callable[[tenacity.RetryCallState], float], state: tenacity.RetryCallState) -> float:
     """Return the seconds before the next try, which comes no later than the step's deadline."""
     error = state.outcome.exception() if state.outcome is not None else None
     asked_for = error.pause if isinstance(error, TryAgainError) else 0.0
-    pause = max(_PAUSES(state), min(asked_for, PATIENCE))
+    pause = max(waits(state), min(asked_for, PATIENCE))
     left = deadlines.left()
     return pause if left is None else max(0.0, min(pause, left))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from oslo_utils import strutils, units
+from oslo_utils import units
 
 from droveway.persistence.nova.catalog import Flavor
 from droveway.persistence.nova.quotas import CORES, RAM, UNLIMITED, QuotaUsage
@@ -20,6 +20,9 @@ _UNITS: Final = {CORES: "vCPUs", RAM: "MB of memory"}
 
 
 def _as_bool(text: str) -> object:
+    # It compiles hundreds of patterns, and few flavors say anything that is compared.
+    from oslo_utils import strutils
+
     return strutils.bool_from_string(text, default=None)
 
 

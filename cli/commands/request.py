@@ -259,13 +259,13 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted. Where daemons
     carry it on, it is not waited for unless they are.
     """
-    from droveway.cli.view import watching
-    from droveway.engines.operations import move_requests
-
     command.note(move)
     if not site.runs_here and not lines:
         print(f"{sentence(move, nobody(site))}\n  follow it with  droveway move watch {move.id[:SHORT]}")
         return 0
+    from droveway.cli.view import watching
+    from droveway.engines.operations import move_requests
+
     if not site.runs_here and (why := nobody(site)) is not None:
         command.app.stderr.write(f"warning: {why}\n")
     with watching.carrying(site, move.id, command.app.stderr, lines=lines):
