@@ -41,8 +41,7 @@ class Services:
     @functools.cached_property
     def network(self) -> Network:
         """Return the client of Neutron."""
-        proxy = sessions.Proxy(self._conf, "neutron", version="2")
-        return Network(proxy, user=f"{sessions.user_of(self._conf, 'neutron')} of [neutron]")
+        return Network(sessions.Neutron(self._conf), user=f"{sessions.user_of(self._conf, 'neutron')} of [neutron]")
 
     @functools.cached_property
     def volumes(self) -> Volumes:

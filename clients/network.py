@@ -71,7 +71,7 @@ class PortRecord(Port):
 
 
 class Network:
-    """The client of Neutron; ``adapter`` is openstacksdk's ``connection.network`` or the embedded service.
+    """The client of Neutron; ``adapter`` is `droveway.clients.sessions.Neutron` or the embedded service.
 
     Every method that a move uses may be repeated. All raise `droveway.errors.StepError`, with the codes
     ``network-unavailable`` and ``network-failed``.

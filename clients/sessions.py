@@ -6,7 +6,7 @@ import functools
 import re
 from typing import Any, Final
 
-from keystoneauth1 import exceptions, loading, session
+from keystoneauth1 import adapter, exceptions, loading, session
 from oslo_config import cfg
 
 from droveway.clients import transport
@@ -79,6 +79,37 @@ def user_of(conf: cfg.ConfigOpts, group: str) -> str:
     """Return the user of a service's session for messages; empty when the configuration names none."""
     told = (getattr(conf[group], name, None) for name in ("username", "user_id", "application_credential_name"))
     return next((str(name) for name in told if name), "")
+
+
+class Neutron:
+    """keystoneauth's adapter of Neutron's API v2.0, made at the first request, which may have to find its address.
+
+    openstacksdk finds it in the same way. But each command that asks for a move asks Neutron, and would spend more time
+    on importing openstacksdk than on all else that it does.
+    """
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        """Raises `droveway.errors.Refused` naming what is missing."""
+        self._session, where = connect(conf, "neutron")
+        versions = ("version", "min_version", "max_version")
+        self._options = {name: value for name, value in where.items() if name not in versions}
+        self._options["service_type"] = conf.neutron.service_type or GROUPS["neutron"]
+
+    def request(self, url: str, method: str, **options: Any) -> Any:
+        """As keystoneauth's adapters; raises nothing but its exceptions."""
+        return self._made.request(url, method, **options)
+
+    @functools.cached_property
+    def _made(self) -> adapter.Adapter:
+        made = adapter.Adapter(self._session, **self._options)
+        if made.endpoint_override:
+            data = made.get_endpoint_data()
+            made.endpoint_override = data.url if data is not None else made.endpoint_override
+        else:
+            # The catalog may name Neutron's root, and what Neutron tells of its versions there is not open everywhere.
+            root = str(made.get_endpoint()).rstrip("/").removesuffix("/v2.0")
+            made.endpoint_override = f"{root}/v2.0"
+        return made
 
 
 class Proxy:

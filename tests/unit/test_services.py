@@ -16,6 +16,7 @@ from keystoneauth1 import exceptions
 from droveway.clients import sessions
 from droveway.clients.configured import Services
 from droveway.conf import services, settings
+from droveway.errors import StepError
 
 PASSWORD = "canary-keystone-55d1"
 PROJECT = "3f0d"
@@ -101,6 +102,14 @@ def fixture_cloud() -> Iterator[Cloud]:
     cloud.server_close()
 
 
+def way_in(cloud: Cloud) -> str:
+    """The options by which Keystone lets a user in."""
+    return (
+        f"auth_type = v3password\nauth_url = {cloud.root}/identity/v3\nusername = droveway\npassword = {PASSWORD}\n"
+        "user_domain_name = Default\nproject_name = service\nproject_domain_name = Default\n"
+    )
+
+
 @pytest.mark.parametrize("group", list(services.GROUPS))
 def test_a_service_that_never_answers_is_not_waited_for_without_end(group: str, tmp_path: Path) -> None:
     """keystoneauth would wait for ever, and the step's deadline with it."""
@@ -117,13 +126,33 @@ def test_a_service_that_never_answers_is_not_waited_for_without_end(group: str, 
             session.get(options["endpoint_override"])
 
 
+def test_neutron_is_found_below_the_address_that_is_configured(cloud: Cloud, tmp_path: Path) -> None:
+    path = tmp_path / "droveway.conf"
+    path.write_text(f"[neutron]\nauth_type = none\nendpoint_override = {cloud.root}/network\n")
+    assert Services(settings.load_deployment(path)).network.ports("server") == []
+    assert cloud.asked == ["/network", "/network/v2.0/ports"]
+
+
+@pytest.mark.parametrize("address", ["network", "network/", "network/v2.0", "network/v2.0/"])
+def test_the_catalog_may_name_the_root_of_neutron_or_its_version(address: str, cloud: Cloud, tmp_path: Path) -> None:
+    cloud.token["catalog"] = [cloud._entry("network", address)]
+    path = tmp_path / "droveway.conf"
+    path.write_text(f"[neutron]\n{way_in(cloud)}")
+    assert Services(settings.load_deployment(path)).network.ports("server") == []
+    assert cloud.asked == ["/network/v2.0/ports"]
+
+
+def test_a_neutron_that_the_catalog_lacks_is_an_error_of_its_service(cloud: Cloud, tmp_path: Path) -> None:
+    path = tmp_path / "droveway.conf"
+    path.write_text(f"[neutron]\n{way_in(cloud)}region_name = nowhere\n")
+    network = Services(settings.load_deployment(path)).network
+    with pytest.raises(StepError, match="network service cannot be asked: public endpoint for network service in now"):
+        network.ports("server")
+
+
 def test_neutron_cinder_and_glance_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
     path = tmp_path / "droveway.conf"
-    way_in = (
-        f"auth_type = v3password\nauth_url = {cloud.root}/identity/v3\nusername = droveway\npassword = {PASSWORD}\n"
-        "user_domain_name = Default\nproject_name = service\nproject_domain_name = Default\n"
-    )
-    path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
+    path.write_text("".join(f"[{group}]\n{way_in(cloud)}" for group in services.GROUPS))
     conf = settings.load_deployment(path)
     assert Services(conf).network.ports("server") == []
     assert Services(conf).volumes.for_server("server") == []
