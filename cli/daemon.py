@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import argparse
 import contextlib
+import gc
 import logging
 import os
 import select
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+COLLECT_EVERY: Final = 50_000
+"""So many new objects between two searches for garbage, in a process that lives for months."""
+
 LastTick = Callable[[], float]
 """When a loop began its last turn, by the monotonic clock."""
 
@@ -44,6 +48,7 @@ class Daemon(Command, abc.ABC):
 
         from droveway.conf import rights
 
+        gc.set_threshold(COLLECT_EVERY)
         conf = self.configuration(parsed_args)
         for file in conf.config_file:
             rights.require_private(Path(file))

@@ -32,9 +32,10 @@ DAEMONS: Final = ("conductor run", "worker run")
 BROKEN_PIPE: Final = 141
 USAGE: Final = 2
 
-COLLECT_EVERY: Final = 50_000
-"""So many new objects between two searches for garbage: imports make many, and none of them is any."""
 INTERNAL: Final = 1
+
+COLLECT_EVERY: Final = 250_000
+"""So many new objects between two searches for garbage: imports make fewer, and none of them is any."""
 
 _MENDABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
 _BROKEN_DATABASE: Final = (
