@@ -20,12 +20,12 @@ WORK: Final = ROOT / ".venv"
 
 PAGE: Final = ROOT / "docs" / "benchmarks.rst"
 FIGURES: Final = ROOT / "docs" / "data" / "benchmarks.json"
-ORDER: Final = ("engine", "move", "calls", "copy", "wire", "daemons")
+ORDER: Final = ("engine", "move", "cli", "calls", "copy", "wire", "daemons")
 ROUNDS: Final = 10
 COMMITS: Final = 20
 
 HEAD: Final = """\
-.. Written by tools/bench from docs/data/benchmarks.json: run tools/bench engine, move, calls, copy, wire or daemons.
+.. Written by tools/bench from docs/data/benchmarks.json: run  tools/bench NAME --write.
 
 ==========
 Benchmarks

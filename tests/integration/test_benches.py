@@ -47,6 +47,12 @@ def test_a_whole_move_is_measured_within_a_cell_and_into_another_one() -> None:
     assert re.fullmatch(r"bench move: 2 goals, \d missed", printed.splitlines()[-1])
 
 
+def test_the_start_of_commands_of_a_lab_and_of_an_installation_is_measured() -> None:
+    printed = run(ROOT / "tools" / "bench_cli.py", "--rounds", "1")
+    assert re.search(r"^(?:ok    |MISSED)  move create, times the import of .*: \d", printed, re.MULTILINE)
+    assert re.fullmatch(r"bench cli: 6 goals, \d missed", printed.splitlines()[-1])
+
+
 def test_the_engine_runs_the_flows_that_are_measured(tmp_path: Path) -> None:
     printed = run(ROOT / "tools" / "bench_engine.py", "--run", "droveway", tmp_path / "journal.sqlite")
     times = json.loads(printed.splitlines()[-1])
