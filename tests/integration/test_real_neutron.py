@@ -52,7 +52,7 @@ def configured(folder: Path, keystone: Keystone, user: str) -> Path:
 @pytest.fixture(scope="module", name="network_id")
 def fixture_network_id(services: OpenStack, tmp_path_factory: pytest.TempPathFactory) -> str:
     conf = settings.load_deployment(configured(tmp_path_factory.mktemp("network"), services.keystone, DROVEWAY))
-    return Network(sessions.Proxy(conf, "neutron", version="2")).create_network("net1", REACHED)
+    return Network(sessions.Neutron(conf)).create_network("net1", REACHED)
 
 
 class TestRealNeutron(NetworkContract):
@@ -61,7 +61,7 @@ class TestRealNeutron(NetworkContract):
     @pytest.fixture
     def world(self, services: OpenStack, network_id: str, tmp_path: Path) -> World:
         conf = settings.load_deployment(configured(tmp_path, services.keystone, DROVEWAY))
-        return World(Tampered(sessions.Proxy(conf, "neutron", version="2")), network_id)
+        return World(Tampered(sessions.Neutron(conf)), network_id)
 
 
 @pytest.mark.parametrize(("user", "role"), [(NO_ADMIN, "admin"), (NO_SERVICE, "service")])
@@ -70,7 +70,7 @@ def test_a_role_that_was_taken_away_is_named(
 ) -> None:
     """As the doctor asks: Neutron leaves a key out, or refuses, and the sentence says what to mend."""
     conf = settings.load_deployment(configured(tmp_path, services.keystone, DROVEWAY))
-    world = World(Tampered(sessions.Proxy(conf, "neutron", version="2")), network_id)
+    world = World(Tampered(sessions.Neutron(conf)), network_id)
     port = world.make(HERE)
     try:
         lacking = Services(settings.load_deployment(configured(tmp_path, services.keystone, user)))
