@@ -82,21 +82,21 @@ def user_of(conf: cfg.ConfigOpts, group: str) -> str:
 
 
 class Neutron:
-    """keystoneauth's adapter of Neutron's API v2.0, made at the first request, which may have to find its address.
+    """Holds keystoneauth's adapter of Neutron's API v2.0, made at the first request, which may look up the address.
 
-    openstacksdk finds it in the same way. But each command that asks for a move asks Neutron, and would spend more time
-    on importing openstacksdk than on all else that it does.
+    It finds the address as openstacksdk does. Each command that requests a move asks Neutron, and importing openstacksdk
+    would take longer than all else that the command does.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises `droveway.errors.Refused` naming what is missing."""
+        """Raise `droveway.errors.Refused` naming the option that is missing."""
         self._session, where = connect(conf, "neutron")
         versions = ("version", "min_version", "max_version")
         self._options = {name: value for name, value in where.items() if name not in versions}
         self._options["service_type"] = conf.neutron.service_type or GROUPS["neutron"]
 
     def request(self, url: str, method: str, **options: Any) -> Any:
-        """As keystoneauth's adapters; raises nothing but its exceptions."""
+        """Send a request as keystoneauth's adapters do; raises keystoneauth's exceptions alone."""
         return self._made.request(url, method, **options)
 
     @functools.cached_property
@@ -106,7 +106,7 @@ class Neutron:
             data = made.get_endpoint_data()
             made.endpoint_override = data.url if data is not None else made.endpoint_override
         else:
-            # The catalog may name Neutron's root, and what Neutron tells of its versions there is not open everywhere.
+            # The catalog may name Neutron's root. The list of versions there is not open in every cloud.
             root = str(made.get_endpoint()).rstrip("/").removesuffix("/v2.0")
             made.endpoint_override = f"{root}/v2.0"
         return made
