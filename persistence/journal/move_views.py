@@ -40,7 +40,7 @@ _MOVES: Final = sa.table(
 )
 _STEPS: Final = sa.table(
     "move_steps",
-    *(sa.column(name, sa.Integer) for name in ("seq", "attempt")),
+    *(sa.column(name, sa.Integer) for name in ("seq", "attempt", "epoch")),
     *(sa.column(name, sa.DateTime) for name in ("started_at", "ended_at")),
     *(sa.column(name, sa.JSON) for name in ("result", "error")),
     *(sa.column(name, sa.String) for name in ("move_id", "flow", "step", "direction", "host")),
