@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path.parts or path.name == "index.rst")
 SCREEN = 60
+"""Lines that an operator's terminal shows at once."""
+
 LIFE = {
     State.QUEUED: {State.RUNNING, State.CANCELLED, State.DELETING},
     State.RUNNING: {State.VERIFYING, State.DONE, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING},
@@ -42,10 +44,8 @@ LIFE = {
     State.FAILED: set(),
     State.CANCELLED: set(),
 }
-"""Which state may follow which, written by hand: as the design has it, with the cancel of a move that an evacuation or
-a person ends where it stands; without the detour over needs-operator."""
-
-"""Lines that an operator's terminal shows at once."""
+"""Which state may follow which, written by hand: as docs/reference/states.rst tells it, with the cancel of a move that
+an evacuation or a person ends where it stands; without the detour over needs-operator."""
 
 # Words that mean something else, or that this product has another word for.
 NEVER_SAID = re.compile(

@@ -1,4 +1,7 @@
-"""The graphs: their order is flows.md's, their shape is pinned, and every step says how it is undone."""
+"""The graphs: their order is the declared one, their shape is pinned, and every step says how it is undone.
+
+docs/contributor/why-this-order.rst gives the reasons for the order.
+"""
 
 from __future__ import annotations
 
