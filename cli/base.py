@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from droveway.cli.sites import OperatedSite
+    from droveway.cli.view.progress import Progress
     from droveway.engines.site.installation import Installation
     from droveway.lab.session import Lab
     from droveway.persistence.database import Database
@@ -139,6 +140,18 @@ class Command(command.Command, abc.ABC):
                 "installation with --config-file"
             )
         return site
+
+    def progress(self, parsed_args: argparse.Namespace, what: str, said: Callable[[], str] | None = None) -> Progress:
+        """Show on stderr that this takes its time, where a person sits at both outputs; ``said``: as `Progress` has it.
+
+        Nothing is shown where the output is piped, or is for a program.
+        """
+        from droveway.cli.view.marks import is_terminal
+        from droveway.cli.view.progress import Progress
+
+        for_people = getattr(parsed_args, "formatter", "table") == "table"
+        shown = for_people and is_terminal(self.app.stderr) and is_terminal(self.app.stdout)
+        return Progress(self.app.stderr if shown else None, what, said)
 
     def note(self, move: Move) -> None:
         """The command has made or changed this move, whatever becomes of what it has to say."""

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -23,9 +24,14 @@ from droveway.persistence.nova.cell import CellBase
 from droveway.persistence.restored import INCARNATION, new_incarnation
 from droveway.workers.directories import Directories
 
+Each = Callable[[Iterable[str]], Iterable[str]]
+"""Hands the names on one by one, and may tell somebody how far it has come."""
 
-def create(root: Path, spec: cloud.Cloud) -> Lab:
+
+def create(root: Path, spec: cloud.Cloud, each: Each = iter) -> Lab:
     """Build the lab and start its guests; when that fails, everything is removed again.
+
+    ``each`` is given the names of the servers, which are built in the order in which it hands them on.
 
     Raises `droveway.errors.Refused` when the directory is taken or cannot be written, or the machine lacks what the
     hypervisor needs.
@@ -39,7 +45,7 @@ def create(root: Path, spec: cloud.Cloud) -> Lab:
         lab = None
         try:
             lab = _begin(files, spec)
-            _build(lab, spec)
+            _build(lab, spec, each)
             with marks.Databases(files, lab.identity.hosts) as databases:
                 databases.record()
             layout.write_identity(files, lab.identity)
@@ -153,15 +159,15 @@ def _begin(files: Layout, spec: cloud.Cloud) -> Lab:
     return Lab(files, identity)
 
 
-def _build(lab: Lab, spec: cloud.Cloud) -> None:
+def _build(lab: Lab, spec: cloud.Cloud, each: Each) -> None:
     _make_directories(lab)
     if spec.hypervisor == "libvirt":
         daemons.start(lab.layout, lab.identity)
     _write_configuration(lab, spec)
     _make_databases(lab, spec)
     _make_images(lab, spec)
-    for name, server in spec.servers.items():
-        servers.create(lab, name, server)
+    for name in each(spec.servers):
+        servers.create(lab, name, spec.servers[name])
 
 
 def _make_directories(lab: Lab) -> None:

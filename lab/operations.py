@@ -29,15 +29,21 @@ class StillMoving(DrovewayError):
     exit_code = NEEDS_OPERATOR
 
 
+def going(lab: Lab) -> list[str]:
+    """Return the ids of the moves that can go on by themselves."""
+    with lab.journal.read() as session:
+        now = database_time(session)
+        return [move.id for move in moves.open_moves(session) if can_go_on(move, now)]
+
+
 def carry_all(lab: Lab) -> list[Move]:
     """Run the lab until nothing goes on by itself, and return the moves that went on."""
     with lab.journal.write() as session:
         requests.recheck_waits(session)
         debts.forget_errors(session)
-        now = database_time(session)
-        going = [move.id for move in moves.open_moves(session) if can_go_on(move, now)]
+    found = going(lab)
     runner.drive(lab, lambda: not runner.is_busy(lab))
-    return [read_move(lab, move) for move in going]
+    return [read_move(lab, move) for move in found]
 
 
 def create_server(lab: Lab, name: str, spec: cloud.Server) -> str:

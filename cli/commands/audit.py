@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
 PLANNED: Final = (*COLUMNS, "heal", "plan")
 FOUND: Final = 3
+LOOKING: Final = "comparing databases, services and hosts"
 
 OWED_SECONDS: Final = 30.0
 """Seconds for which workers are waited for that have something to remove."""
@@ -61,12 +62,14 @@ class Audit(Lister):
         if not parsed_args.heal:
             from droveway.audit import run
 
-            report = run.audit(self._sources)
+            with self.progress(parsed_args, LOOKING):
+                report = run.audit(self._sources)
             self._print_summary(report)
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
         from droveway.audit.heal import mending
 
-        self._healing = mending.plan(self._sources, site.away())
+        with self.progress(parsed_args, LOOKING):
+            self._healing = mending.plan(self._sources, site.away())
         self._print_summary(self._healing.report)
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
@@ -84,7 +87,7 @@ class Audit(Lister):
         with contextlib.ExitStack() as self._stack:
             super().run(parsed_args)
             if self._healing is not None and self._healing.able and self._agreed(parsed_args, self._healing):
-                return self._heal(self._site, self._healing)
+                return self._heal(parsed_args, self._site, self._healing)
             return FOUND if self._found else 0
 
     def _print_summary(self, report: Report) -> None:
@@ -117,7 +120,7 @@ class Audit(Lister):
         self.app.stderr.write("nothing was changed\n")
         return False
 
-    def _heal(self, site: Site, healing: Healing) -> int:
+    def _heal(self, parsed_args: argparse.Namespace, site: Site, healing: Healing) -> int:
         import getpass
 
         from droveway.audit.heal import mending
@@ -128,8 +131,10 @@ class Audit(Lister):
             if outcome == mending.OWED:
                 owed.add(mend.move)
         if owed:
-            _await(site, owed)
-        left = mending.plan(sources, site.away())
+            with self.progress(parsed_args, "waiting for the hosts"):
+                _await(site, owed)
+        with self.progress(parsed_args, LOOKING):
+            left = mending.plan(sources, site.away())
         before, after = len(healing.mends), len(left.mends)
         self.app.stderr.write(f"{_count(before)} before, {after} after\n")
         for noted in left.report.noted:

@@ -29,7 +29,9 @@ class Adopt(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Park the moves and say which."""
-        parked = self.site(parsed_args).adopt(parsed_args.ignore_host)
+        site = self.site(parsed_args)
+        with self.progress(parsed_args, "adopting the databases"):
+            parked = site.adopt(parsed_args.ignore_host)
         self.app.stdout.write(f"adopted; {len(parked)} unfinished move{'s' * (len(parked) != 1)} parked\n")
         for move in parked:
             self.app.stdout.write(f"  {move.id[:SHORT]}  {move.kind} {move.server_name}: {move.error}\n")
@@ -46,7 +48,8 @@ class Sync(Command):
         from droveway.persistence.journal import migrate
 
         database = self.site(parsed_args).any_journal()
-        before, after = migrate.sync(database)
+        with self.progress(parsed_args, "migrating the journal"):
+            before, after = migrate.sync(database)
         database.close()
         print(f"journal: schema {after} (it was {before or 'empty'})")
         return 0
@@ -60,11 +63,12 @@ class Check(Lister):
         from droveway.persistence import invariants
 
         site = self.site(parsed_args)
-        with site.journal.read() as session:
-            found = [("journal", *each) for each in invariants.journal(session)]
-        found += [("api", *each) for each in invariants.columns(site.api, invariants.API)]
-        for name, database in sorted(site.cell_databases.items()):
-            found += [(f"cell {name}", *each) for each in invariants.columns(database, invariants.CELL)]
+        with self.progress(parsed_args, "reading the journal") as shown:
+            with site.journal.read() as session:
+                found = [("journal", *each) for each in invariants.journal(session)]
+            found += [("api", *each) for each in invariants.columns(site.api, invariants.API)]
+            for name, database in shown.over(sorted(site.cell_databases.items())):
+                found += [(f"cell {name}", *each) for each in invariants.columns(database, invariants.CELL)]
         self._found = bool(found)
         return COLUMNS, found
 
@@ -101,7 +105,8 @@ class Purge(Command):
 
         site = self.site(parsed_args)
         gone: list[str] = []
-        counted = purge.purge(site.journal, parsed_args.older_than, gone)
+        with self.progress(parsed_args, "removing moves") as shown:
+            counted = purge.purge(site.journal, parsed_args.older_than, gone, shown.over)
         counted |= site.forget(gone, self.app.stderr.write)
         for name, count in counted.items():
             print(f"{count:>8}  {name}")

@@ -22,7 +22,8 @@ class Doctor(Lister):
         """A row for each thing; exit 1 when one of them is a warning, 2 when one is a failure."""
         from droveway.doctor import run
 
-        found = run.examine(self.configuration(parsed_args), self.checks(run))
+        with self.progress(parsed_args, "looking") as shown:
+            found = run.examine(self.configuration(parsed_args), shown.over(self.checks(run)))
         self._worst = run.worst(found)
         return COLUMNS, [(str(each.level), each.code, each.subject, each.detail, each.mend) for each in found]
 

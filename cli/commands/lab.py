@@ -26,7 +26,8 @@ class Create(Command):
         from droveway.lab import build, cloud
 
         spec = cloud.read_cloud(parsed_args.cloud) if parsed_args.cloud else cloud.demo_cloud()
-        build.create(parsed_args.dir, spec).close()
+        with self.progress(parsed_args, "building servers") as shown:
+            build.create(parsed_args.dir, spec, each=shown.over).close()
         hosts = sum(1 for _ in spec.hosts())
         print(f"lab {parsed_args.dir}: {len(spec.cells)} cells, {hosts} hosts, {len(spec.servers)} servers")
         print(f"use it with:  export DROVEWAY_LAB={parsed_args.dir.absolute()}")
@@ -45,7 +46,9 @@ class Destroy(Command):
 
         root = parsed_args.dir or self.lab_path(parsed_args)
         served.require_not_served(Layout(root.absolute()))
-        print(f"lab {root} removed, {build.destroy(root)} guests stopped")
+        with self.progress(parsed_args, "stopping guests"):
+            stopped = build.destroy(root)
+        print(f"lab {root} removed, {stopped} guests stopped")
         return 0
 
 

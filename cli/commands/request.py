@@ -15,6 +15,7 @@ from droveway.persistence.journal import transfers
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
+    from droveway.cli.view.picture import Picture
     from droveway.engines.operations.submit import MoveSpec
     from droveway.engines.site.site import Site
     from droveway.persistence.journal.tables import Move
@@ -103,6 +104,7 @@ class Resume(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""
         from droveway.cli.view import watching
+        from droveway.cli.view.picture import Watcher
         from droveway.engines.operations import move_requests
         from droveway.lab import operations
         from droveway.persistence.journal import requests
@@ -111,7 +113,16 @@ class Resume(Command):
             site = self.site(parsed_args)
             return carry(self, site, move_requests.file_request(site, parsed_args.move, requests.resume), *AT_REST)
         lab = self.lab(parsed_args)
-        with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
+        going = [Watcher(lab, move_id) for move_id in operations.going(lab)]
+
+        def told() -> str:
+            seen = [watcher.read() for watcher in going]
+            return "; ".join(watching.running(picture) for picture in seen if not picture.rests)
+
+        with (
+            self.progress(parsed_args, "carrying moves on", told),
+            watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)),
+        ):
             found = operations.carry_all(lab)
         for move in found:
             self.note(move)
@@ -173,8 +184,22 @@ class Wait(Command):
 
         site = self.site(parsed_args)
         waiting = list(dict.fromkeys(move_requests.find_move(site, name).id for name in parsed_args.move))
-        codes = []
-        for move in watching.wait(site, tuple(waiting), parsed_args.timeout):
+        codes, seen, count = [], dict[str, str](), len(waiting)
+
+        def see(picture: Picture) -> None:
+            seen[picture.move.id] = watching.running(picture)
+
+        def told() -> str:
+            return "; ".join([seen[each] for each in tuple(waiting) if each in seen])
+
+        resting = watching.wait(site, tuple(waiting), parsed_args.timeout, see)
+        while True:
+            # A move that rests is told below what is shown meanwhile.
+            with self.progress(parsed_args, "waiting for moves", told) as shown:
+                shown.tell(count - len(waiting), count)
+                move = next(resting, None)
+            if move is None:
+                break
             waiting.remove(move.id)
             codes.append(finish(site, move, *AT_REST))
             self.app.stdout.flush()

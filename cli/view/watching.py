@@ -68,8 +68,13 @@ class Lines:
             self._out.write(f"{line}\n")
 
 
-def wait(site: Site, move_ids: Iterable[str], timeout: float | None) -> Iterator[Move]:
-    """Yield each move once it goes on no further by itself; end after ``timeout`` seconds, though some go on."""
+def wait(
+    site: Site, move_ids: Iterable[str], timeout: float | None, see: Callable[[Picture], object] = lambda _: None
+) -> Iterator[Move]:
+    """Yield each move once it goes on no further by itself; end after ``timeout`` seconds, though some go on.
+
+    ``see`` is called with every picture of a move that goes on.
+    """
     waiting = [Watcher(site, move_id) for move_id in move_ids]
     until = None if timeout is None else time.monotonic() + timeout
     with _between_reads() as raise_pressed:
@@ -80,6 +85,8 @@ def wait(site: Site, move_ids: Iterable[str], timeout: float | None) -> Iterator
                 if picture.rests:
                     waiting.remove(watcher)
                     yield picture.move
+                else:
+                    see(picture)
             if until is not None and time.monotonic() >= until:
                 return
             if waiting:
@@ -215,6 +222,12 @@ def _shown(watcher: Watcher, view: View) -> Iterator[Callable[[], None]]:
         ended.set()
         printer.join()
         update()
+
+
+def running(picture: Picture) -> str:
+    """The move and the step that it is at, with its bytes, their rate and the time left where its host tells them."""
+    step = [name_of(picture.steps[-1])] if picture.steps else []
+    return f"{picture.move.id[:SHORT]} {', '.join([*step, *picture.progress()])}".rstrip()
 
 
 def _line(step: MoveStep) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import sqlalchemy as sa
@@ -16,18 +17,25 @@ _ATOMS: Final = sa.table("atomdetails", sa.column("parent_uuid"))
 _BOOKS: Final = sa.table("logbooks", sa.column("uuid"))
 
 
-def purge(journal: Database, seconds: int, gone: list[str] | None = None) -> dict[str, int]:
+def purge(
+    journal: Database,
+    seconds: int,
+    gone: list[str] | None = None,
+    each: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> dict[str, int]:
     """Remove the moves that ended more than ``seconds`` ago, and the plans that are older.
 
     Returns table → number of rows that were removed.  Adds the ids of the removed moves to ``gone``.  Each move is
     removed in a transaction of its own.  A move stays while somebody owes something for it, or while its last claim
     was not given back.
+
+    ``each`` hands the ids of the moves on one by one, and may tell somebody how far it has come.
     """
     with journal.read() as session:
         before = database_time(session) - dt.timedelta(seconds=seconds)
         ids = list(session.scalars(_endings(before)))
     counted: dict[str, int] = {}
-    for move in ids:
+    for move in each(ids):
         with journal.begin() as connection:
             # Asked again under a lock: the move may have changed since it was listed.
             if connection.scalar(_endings(before).where(Move.id == move).with_for_update()) is None:

@@ -1,0 +1,113 @@
+"""What a command that takes longer than a second shows meanwhile on a terminal; it is gone when the command ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO, TypeVar
+
+from droveway.cli.view.columns import span
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DELAY: Final = 1.0
+"""Seconds for which nothing is shown: most commands have ended by then."""
+
+_POLL: Final = 0.25
+_BAR: Final = 24
+_SPINNER: Final = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+Item = TypeVar("Item")
+
+
+class Progress:
+    """Shows what is done now, how many of how many are done, for how long it has worked, and what is left.
+
+    ``out`` is the terminal, or None where nothing is to be shown.  ``said`` is asked again and again, by a thread of
+    its own, for what there is to say besides.
+    """
+
+    def __init__(self, out: TextIO | None, what: str, said: Callable[[], str] | None = None) -> None:
+        self._out = out
+        self._what = what
+        self._said = said
+        self._done = self._total = 0
+        self._began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._out is not None:
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_ended: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def over(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Each of them, counted as done when the next one is asked for."""
+        known = tuple(items)
+        # At once, since much may be done before the first of them is asked for.
+        self.tell(0, len(known))
+        return self._counted(known)
+
+    def _counted(self, items: Sequence[Item]) -> Iterator[Item]:
+        for done, item in enumerate(items):
+            self.tell(done, len(items))
+            yield item
+        self.tell(len(items), len(items))
+
+    def tell(self, done: int, total: int) -> None:
+        """So many of so many are done."""
+        self._done, self._total = done, total
+
+    def words(self) -> list[str]:
+        """How many are done, the time it has taken, and the time left by the pace so far."""
+        spent = time.monotonic() - self._began
+        told = [f"{self._done} of {self._total}"] if self._total else []
+        told.append(span(spent))
+        if 0 < self._done < self._total:
+            told.append(f"{span(round(spent / self._done * (self._total - self._done)))} left")
+        return told
+
+    def _show(self) -> None:
+        if self._ended.wait(DELAY):
+            return
+        # What is quick does not wait for it.
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._out, highlight=False, emoji=False, markup=False)
+        options: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
+        with Live(console=console, transient=True, **options) as live:
+            for spin in _spins():
+                live.update(self._frame(spin), refresh=True)
+                if self._ended.wait(_POLL):
+                    return
+
+    def _frame(self, spin: str) -> RenderableType:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table.grid(padding=(0, 1))
+        cells: list[Any] = [spin, Text(self._what, no_wrap=True)]
+        if self._total:
+            cells.append(ProgressBar(total=self._total, completed=self._done, width=_BAR))
+        cells.append(Text(", ".join(self.words()), no_wrap=True))
+        if said := self._said() if self._said is not None else "":
+            cells.append(Text(said, no_wrap=True, overflow="ellipsis"))
+        for _ in cells:
+            table.add_column(no_wrap=True)
+        table.add_row(*cells)
+        return table
+
+
+def _spins() -> Iterator[str]:
+    while True:
+        yield from _SPINNER
