@@ -84,8 +84,8 @@ def user_of(conf: cfg.ConfigOpts, group: str) -> str:
 class Neutron:
     """Holds keystoneauth's adapter of Neutron's API v2.0, made at the first request, which may look up the address.
 
-    It finds the address as openstacksdk does. Each command that requests a move asks Neutron, and importing openstacksdk
-    would take longer than all else that the command does.
+    It finds the address as openstacksdk does. Each command that requests a move asks Neutron, and would spend most of
+    its time on importing openstacksdk.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
