@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION_VARIABLE: Final = "DROVEWAY_CONFIG_FILE"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
+NO_DAEMONS: Final = (
+    "a lab has no daemons unless  droveway lab serve  runs them, its commands do their work: name an installation with "
+    "--config-file"
+)
 
 _FORMATTERS: Final = {
     "csv": "droveway.cli.view.plain:Csv",
@@ -135,10 +139,7 @@ class Command(command.Command, abc.ABC):
 
         site = self.site(parsed_args)
         if not isinstance(site, Installation):
-            raise Refused(
-                "a lab has no daemons unless  droveway lab serve  runs them, its commands do their work: name an "
-                "installation with --config-file"
-            )
+            raise Refused(NO_DAEMONS)
         return site
 
     def progress(self, parsed_args: argparse.Namespace, what: str, said: Callable[[], str] | None = None) -> Progress:
@@ -162,6 +163,9 @@ class Command(command.Command, abc.ABC):
         from droveway.conf import settings
 
         named = parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)
+        lab = self._option(parsed_args) if parsed_args.config_file is None else None
+        if lab or (not named and self._named(parsed_args) and not CONFIGURATION.exists()):
+            raise Refused(NO_DAEMONS)
         return settings.load_deployment(Path(named or CONFIGURATION))
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:

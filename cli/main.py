@@ -33,11 +33,21 @@ BROKEN_PIPE: Final = 141
 USAGE: Final = 2
 
 INTERNAL: Final = 1
+_SIMILAR: Final = 0.7
+"""How like a command, from 0 to 1, words have to be for it to be offered instead."""
 
 COLLECT_EVERY: Final = 250_000
 """So many new objects between two searches for garbage: imports make fewer, and none of them is any."""
 
-_MENDABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
+_MENDABLE: Final = {
+    errno.EACCES: "give the user who runs this command access to it",
+    errno.EPERM: "give the user who runs this command access to it",
+    errno.EROFS: "mount its file system writable",
+    errno.ENOSPC: "make room on its file system",
+    errno.EDQUOT: "make room within the user's quota of its file system",
+    errno.ENOTDIR: "a part of its path is a file: name another path",
+}
+"""What an operator does about an error of a file."""
 _BROKEN_DATABASE: Final = (
     "readonly database",
     "unable to open",
@@ -188,7 +198,10 @@ class Droveway(app.App):
                 self.stderr.write(f"{self.NAME}: {noun} has no verb {argv[1]}\n")
             self._print_help([noun])
             return 0 if argv[1:] and helping else USAGE
-        near = [name for name in self.get_fuzzy_matches(noun) if name.split()[0].startswith(noun[:1])][:3]
+        import difflib
+
+        near = difflib.get_close_matches(" ".join(argv[:2]), COMMANDS, cutoff=_SIMILAR)
+        near = near or difflib.get_close_matches(noun, {name.split()[0] for name in COMMANDS}, cutoff=_SIMILAR)
         mend = f"did you mean: {', '.join(near)}?" if near else f"{self.NAME} --help lists the commands"
         self.stderr.write(f"{self.NAME}: there is no command {' '.join(argv[:2])}; {mend}\n")
         return USAGE
@@ -237,7 +250,7 @@ def _log_of(lab: Path | None) -> tuple[int, str]:
 def _unusable(error: Exception) -> str | None:
     """The sentence for what an administrator has to mend: a file or database that is corrupt, full or not ours."""
     if isinstance(error, OSError) and error.errno in _MENDABLE:
-        return f"{error.filename or 'a file'} cannot be used ({error.strerror}): make room or give yourself access"
+        return f"{error.filename or 'a file'} cannot be used ({error.strerror}): {_MENDABLE[error.errno]}"
     database = sys.modules.get("sqlalchemy.exc")
     if database is not None and isinstance(error, database.DBAPIError):
         told = str(error.orig)

@@ -40,7 +40,7 @@ class _Scoped(Command):
 
 
 class Freeze(_Scoped):
-    """Claim no move and delete nothing until it is thawed; what a host does already, it ends."""
+    """Let conductors start no move and delete no copy until it is thawed; a step that a host has begun goes on."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Perhaps why."""

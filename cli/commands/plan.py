@@ -19,7 +19,7 @@ class Plan(ShowOne, OfServer):
         """As `move create`."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
-        parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
+        parser.add_argument("--to-host", "--host", metavar="HOST", dest="host", help="migrate to this host")
         request.add_policy(parser)
         return parser
 

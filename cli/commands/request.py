@@ -22,15 +22,23 @@ if TYPE_CHECKING:
 
 
 class Create(OfServer):
-    """Move a server: to another flavor with --flavor, else to another host."""
+    """Move a server at once: to another flavor with --flavor, else to another host.
+
+    `droveway move plan`, with the same options, shows first what would be done and changes nothing.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Where it is to go and how it is confirmed."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
-        parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
+        parser.add_argument("--to-host", "--host", metavar="HOST", dest="host", help="migrate to this host")
         add_policy(parser)
-        parser.add_argument("--from-plan", metavar="PLAN", dest="plan", help="as this plan said, or not at all")
+        parser.add_argument(
+            "--from-plan",
+            metavar="PLAN",
+            dest="plan",
+            help="move as this plan says; refused if it would go elsewhere by now",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -266,7 +274,9 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 def add_asking(parser: argparse.ArgumentParser) -> None:
     """The options of every command that asks for a move, whether it waits for a confirm or not."""
     parser.add_argument("--reason", metavar="TEXT", help="why; kept with the move")
-    parser.add_argument("--wait", action="store_true", help="end with the move; a lab's commands always do")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait until the move rests or has ended; in a lab this is always so"
+    )
 
 
 def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> int:

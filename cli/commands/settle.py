@@ -30,7 +30,8 @@ class Settle(OfMove):
     A database that was put back from a copy is of an earlier time than the move: --cell compares it with what the
     journal says and writes what differs. Of a second time nothing differs.
 
-    It is believed: look twice. For whatever the step does not need a person, droveway move retry is the better one.
+    Where no host can show it, nobody verifies what you say: look twice. Where the step can run again, use droveway move
+    retry.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

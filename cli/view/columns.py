@@ -89,8 +89,17 @@ class Facts(columns.FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         """The facts that are set, as far as a table has room."""
-        text = printable(", ".join(f"{key}={value}" for key, value in (self._value or {}).items()))
+        text = printable(", ".join(f"{key}={_fact(value)}" for key, value in (self._value or {}).items()))
         return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def _fact(value: Any) -> str:
+    """Write a value without the quotes of a programming language, also one inside of another."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_fact(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_fact, value)) + "]"
+    return str(value)
 
 
 def utc(moment: dt.datetime) -> str:

@@ -53,20 +53,24 @@ def _checks(site: Site, feasibility: Feasibility, destination: str) -> list[dict
     volumes = len(site.cloud.volumes.for_server(facts.server.id))
     flavor = facts.new or facts.current
     left = site.cloud.placement.room(feasibility.selection.chosen[0].provider)
-    free = f"{left.get('VCPU', 0)} vCPU, {left.get('MEMORY_MB', 0)} MB to give away"
+    free = f"{left.get('VCPU', 0)} vCPU, {left.get('MEMORY_MB', 0)} MB free, allocation ratios counted"
     found = [
         ("server", True, f"{facts.server.status} on {facts.server.host}, no move under way"),
         ("room", True, f"{destination} has room for {flavor.vcpus} vCPU, {flavor.memory_mb} MB ({free})"),
         ("disks", True, f"no disk shrinks from {facts.current.name} to {flavor.name}"),
-        ("ports", True, f"{len(facts.ports)} to bind on {destination}"),
+        ("ports", True, f"{_counted(len(facts.ports), 'port')} to bind on {destination}"),
         *_guaranteed(site, feasibility),
-        ("volumes", True, f"{volumes} to attach to {destination}"),
+        ("volumes", True, f"{_counted(volumes, 'volume')} to attach to {destination}"),
     ]
     checks = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in found]
     return checks + [
         {"check": why.filter, "ok": False, "host": name, "detail": f"{name} is left out: {why.reason}"}
         for name, why in feasibility.selection.rejected.items()
     ]
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _guaranteed(site: Site, feasibility: Feasibility) -> Iterator[tuple[str, bool, str]]:

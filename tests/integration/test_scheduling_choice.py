@@ -199,7 +199,7 @@ def test_a_ratio_lets_a_host_take_more_and_a_reservation_less(lab: Stage) -> Non
         found = plan(lab, "other", "--to-host", "host5")
         assert goes_to(found) == ["host5"]
         room = next(check["detail"] for check in found["checks"] if check["check"] == "room")
-        assert room == "host5 has room for 2 vCPU, 256 MB (2 vCPU, 1792 MB to give away)"
+        assert room == "host5 has room for 2 vCPU, 256 MB (2 vCPU, 1792 MB free, allocation ratios counted)"
         reserved = {"VCPU": {**inventories["VCPU"], "reserved": 1}}
         placement.ensure_provider(provider, "host5", inventories | reserved, ["CUSTOM_Y"])
         said = lab.refused("server", "migrate", "other", "--host", "host5")

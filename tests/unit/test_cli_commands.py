@@ -3,6 +3,7 @@ from __future__ import annotations
 import argparse
 import csv
 import datetime as dt
+import errno
 import io
 import json
 import os
@@ -254,6 +255,7 @@ def test_a_stopped_worker_makes_its_host_down(cli: Cli) -> None:
         (("server", "migrate", "web", "--host", "host3"), "host host3 is disabled"),
         (("server", "migrate", "web", "--host", "tiny"), "no host can take the server web (tiny: it has no room"),
         (("move", "create", "web", "--flavor", "large", "--to-host", "host2"), "not both"),
+        (("move", "create", "web", "--host", "host3"), "host host3 is disabled"),
         (("move", "create", "web", "--from-plan", "p-1"), "no plan begins with p-1"),
         (("server", "confirm", "web"), "server web has no move under way"),
         (("flow", "graph", "none"), "there is no kind of flow none"),
@@ -333,6 +335,47 @@ def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     )
     assert main.main(["server", "list", "--lab", str(tmp_path)]) == 2
     assert "is no lab" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (("servr", "list"), "; did you mean: server list?"),
+        (("movee", "lst"), "; did you mean: move list, "),
+        (("sever",), "; did you mean: server?"),
+        (("frobnicate", "all"), "; droveway --help lists the commands"),
+    ],
+)
+def test_a_misspelt_command_is_told_those_like_it_best_first(cli: Cli, words: tuple[str, ...], near: str) -> None:
+    assert f"there is no command {' '.join(words)}{near}" in cli.refused(*words)
+
+
+@pytest.mark.parametrize("words", [("doctor",), ("upgrade", "check"), ("conductor", "list"), ("conductor", "run")])
+def test_what_only_an_installation_has_is_refused_in_a_lab_with_the_command_that_makes_one(
+    cli: Cli, words: tuple[str, ...]
+) -> None:
+    assert "droveway lab serve" in cli.refused(*words)
+
+
+@pytest.mark.parametrize(
+    ("number", "mend"),
+    [
+        (errno.EACCES, "give the user who runs this command access to it"),
+        (errno.ENOSPC, "make room on its file system"),
+        (errno.EROFS, "mount its file system writable"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_the_mend_of_its_own_cause(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, mend: str
+) -> None:
+    from droveway.persistence.nova import catalog
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number), "/srv/lab.json")
+
+    monkeypatch.setattr(catalog, "flavors", fail)
+    said = f"droveway: /srv/lab.json cannot be used ({os.strerror(number)}): {mend}\n"
+    assert cli.refused("flavor", "list") == said
 
 
 def test_an_error_inside_is_one_sentence_and_a_traceback_in_the_log(

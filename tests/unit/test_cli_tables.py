@@ -154,6 +154,11 @@ def test_bytes_are_given_in_units_of_1024(count: int, text: str) -> None:
     assert columns.size(count) == text
 
 
+def test_a_record_in_a_record_is_shown_without_the_quotes_of_python() -> None:
+    facts = columns.Facts({"connector": {"host": "host7", "ip": "127.0.0.1"}, "disks": [{"name": "disk"}, "swap"]})
+    assert facts.human_readable() == "connector={host: host7, ip: 127.0.0.1}, disks=[{name: disk}…"
+
+
 def test_a_long_record_is_cut_for_people_alone() -> None:
     facts = columns.Facts({"a": "x" * 100})
     assert len(facts.human_readable()) == 60

@@ -192,7 +192,7 @@ def test_a_full_destination_is_its_fault(site: Site, monkeypatch: pytest.MonkeyP
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, call, full)
-    with pytest.raises(DestinationFault, match="the disk of beta is full in copy_disks") as caught:
+    with pytest.raises(DestinationFault, match="on beta is full in copy_disks of server") as caught:
         site.copy()
     assert (caught.value.error_code, caught.value.host) == ("disk-full", "beta")
     assert bool(site.served) == served

@@ -242,7 +242,8 @@ def test_a_full_disk_is_the_destinations_fault(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(images.os, "pwrite", full)
-    assert code_of(lambda: run(shelved, down(shelved)), "is full", DestinationFault) == "disk-full"
+    named = f"the file system of {shelved.hosts['beta'].directories.instances} on beta is full"
+    assert code_of(lambda: run(shelved, down(shelved)), named, DestinationFault) == "disk-full"
 
 
 @pytest.mark.parametrize("owner", ["", OTHER_MOVE])

@@ -72,7 +72,10 @@ def _level(command: commands.Command) -> int:
 
 
 def _disk_full(ctx: Context) -> StepError:
-    text = f"the disk of {ctx.host.name} is full in {ctx.command.action} of server {ctx.server}: make room"
+    text = (
+        f"the file system of {ctx.directories.instances} on {ctx.host.name} is full in {ctx.command.action} of server "
+        f"{ctx.server}: make room there"
+    )
     if ACTIONS[ctx.command.action].fills_disk and ctx.command.direction == "execute":
         return ctx.fault(text, code=DISK_FULL)
     return ctx.failed(text, code=DISK_FULL)

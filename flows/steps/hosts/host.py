@@ -282,7 +282,7 @@ class StartGuest(HostStep):
     where = Where.DESTINATION
     deadline = 120.0
     does = "start the guest"
-    undoes = "only if it was proved never started: leave it off"
+    undoes = "leave it off, if the host proves that it never started; else stop for an operator"
     extra_actions = ("prepare_start",)
     starts = "execute"
     states = starting.FORWARD
