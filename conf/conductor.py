@@ -46,4 +46,20 @@ OPTS = (
         "database server that is silent for as long counts as away. Time spent waiting for a worker does not count: "
         "commands to workers have deadlines of their own.",
     ),
+    cfg.FloatOpt(
+        "plan_rate",
+        default=100.0,
+        min=0.1,
+        max=100000.0,
+        help="MiB a second at which disks are copied, for the downtime that `move plan` estimates. Used only while the "
+        "journal has no move whose disks were copied.",
+    ),
+    cfg.FloatOpt(
+        "plan_pause",
+        default=20.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds for which a guest is off beside the copy of its disks, for the downtime that `move plan` "
+        "estimates. Used only while the journal has no move that stopped a guest and started it again.",
+    ),
 )

@@ -468,6 +468,15 @@ def output() -> str:
                 "A table has the first letters of an id, how long ago a time was behind it, and spans of time with "
                 "their unit."
             ),
+            prose(
+                "``downtime`` of a plan is a record: ``seconds`` for which the guest is estimated to be off, ``null`` "
+                "where nobody can tell; ``at_most``, whether they are a limit; ``off_anyway``, whether the server is "
+                "stopped now; ``bytes`` to send, and ``bytes_reason``; ``rate`` in bytes a second, ``null`` where "
+                "nothing is sent; ``rate_moves``, in how many past moves the rate was measured, 0 for "
+                "``[conductor] plan_rate``, and ``rate_between_hosts``, whether these were moves between the same two "
+                "hosts; ``pause``, the seconds beside the copy, and ``pause_moves``, in how many past moves they were "
+                "measured, 0 for ``[conductor] plan_pause``."
+            ),
             table(
                 ("Command", "Keys"), ((f"``droveway {name}``", code_list(keys)) for name, keys in printed()), "25 75"
             ),

@@ -6,14 +6,17 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cliff.columns import FormattableColumn
+
 from droveway.cli.base import OfServer, ShowOne
 from droveway.cli.commands import request
 from droveway.cli.view.columns import Joined, size
+from droveway.cli.view.downtime import Downtime
 from droveway.persistence.journal import kinds
 
 
 class Plan(ShowOne, OfServer):
-    """Destination and alternates, each check, the storage variant, bytes, and the steps with their undo."""
+    """Destination and alternates, each check, storage, bytes, downtime, and the steps with their undo."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """As `move create`."""
@@ -30,17 +33,21 @@ class Plan(ShowOne, OfServer):
         found = plan.plan(
             self.site(parsed_args), request.move_spec(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
         )
-        return self.dict2columns(
-            {key: Joined(value) if isinstance(value, list) else value for key, value in found.items()}
-        )
+        return self.dict2columns({key: _column(value) for key, value in found.items()})
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         """A page for people, the record for programs."""
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
-        values = (value.machine_readable() if isinstance(value, Joined) else value for value in data)
+        values = (value.machine_readable() if isinstance(value, FormattableColumn) else value for value in data)
         self.app.stdout.write(page(dict(zip(column_names, values, strict=True))))
         return 0
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, dict):
+        return Downtime(value)
+    return Joined(value) if isinstance(value, list) else value
 
 
 def page(plan: Mapping[str, Any]) -> str:
@@ -56,6 +63,7 @@ def page(plan: Mapping[str, Any]) -> str:
         f"  destination  {plan['destination']}{cell}{then}",
         f"  storage      {plan['storage']}{wire}: {plan['storage_reason']}",
         *_transfer(plan),
+        "  downtime     " + Downtime(plan["downtime"]).human_readable().replace("\n", "\n" + " " * 15),
         "  checks       " + "\n               ".join(_check(check) for check in plan["checks"]),
         "",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from droveway.engines.operations import sending
+from droveway.engines.operations import downtime, sending
 from droveway.engines.operations.submit import Feasibility, MoveSpec, examine, store_plan
 from droveway.engines.site.site import Site
 from droveway.flows.graph import NO_RETURN, Graph
@@ -43,6 +43,9 @@ def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
         "transfer_reason": why,
         "keep_image": spec.keep_image,
         "bytes": moved,
+        "downtime": downtime.estimate(
+            site, facts, graph, storage=storage, moved=moved, transfer=transfer, destination=destination
+        ),
         "steps": _steps(graph, str(facts.server.host), destination),
     }
     return {"id": store_plan(site, feasibility, body)[:SHORT]} | body

@@ -25,8 +25,8 @@ from droveway.errors import Fenced, Refused
 from droveway.flows import registry
 from droveway.persistence import database
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import debts, migrate, moves
-from droveway.persistence.journal.tables import Claim, JournalBase, Move
+from droveway.persistence.journal import debts, migrate, moves, past_moves
+from droveway.persistence.journal.tables import Claim, JournalBase, Move, MoveStep
 
 CONDUCTORS = 8
 
@@ -258,6 +258,36 @@ def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:
             else:
                 with pytest.raises(Fenced):
                     fencing.check(session, move, epoch)
+
+
+def test_past_moves_are_read_newest_first_with_the_runs_that_are_asked_for(journal: Database) -> None:
+    for name in ("first", "second", "third"):
+        with journal.write() as session:
+            move = moves.submit(
+                session, dataclasses.replace(REQUEST, server=name), registry.latest("migrate").reference()
+            )
+            move.storage, move.dest_host = "copy", "host2"
+            began = database_time(session)
+            for step in ("claim", "copy_disks"):
+                ended = began + dt.timedelta(seconds=1.5)
+                session.add(
+                    MoveStep(
+                        move_id=move.id,
+                        flow_uuid=move.flow_uuid,
+                        flow="migrate",
+                        step=step,
+                        direction="execute",
+                        started_at=began,
+                        ended_at=ended,
+                        result={"bytes": len(name)},
+                    )
+                )
+    wanted = past_moves.Wanted(kinds=["migrate"], hosts=("host1", "host2"), storage="copy", by_image=False)
+    found = past_moves.newest(journal, wanted, steps=["copy_disks"], limit=2)
+    runs = [move.only("copy_disks") for move in found]
+    assert [(run.seconds, run.result) for run in runs if run is not None] == [(1.5, {"bytes": 5}), (1.5, {"bytes": 6})]
+    assert [move.only("claim") for move in found] == [None, None]
+    assert past_moves.newest(journal, dataclasses.replace(wanted, by_image=True), steps=[], limit=2) == []
 
 
 def test_policies_get_the_names_that_say_what_they_do(empty: Database) -> None:

@@ -337,6 +337,18 @@ def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert "is no lab" in capsys.readouterr().err
 
 
+def test_a_plan_counts_ports_and_volumes_and_tells_for_how_long_the_guest_is_off(cli: Cli) -> None:
+    plan = json.loads(cli("move", "plan", "web", "-f", "json"))
+    details = {check["check"]: check["detail"] for check in plan["checks"]}
+    assert (details["ports"], details["volumes"]) == ("1 port to bind on host2", "0 volumes to attach to host2")
+    off = plan["downtime"]
+    assert (off["bytes"], off["rate_moves"], off["pause_moves"]) == (plan["bytes"], 0, 0)
+    page = cli("move", "plan", "web")
+    assert f"downtime     about {off['seconds']:.0f} s\n" in page
+    assert "the default of [conductor] plan_rate" in page
+    assert cli("move", "plan", "web", "-c", "downtime").startswith("downtime  about ")
+
+
 @pytest.mark.parametrize(
     ("words", "near"),
     [
