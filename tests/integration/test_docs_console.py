@@ -13,7 +13,7 @@ from support.daemons import warm_commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.rst", *sorted(path for path in (DOCS / "howto").glob("*.rst") if path.stem != "index")]
-SECONDS = 240.0
+SECONDS = 400.0
 
 
 @pytest.fixture(name="path", scope="module")

@@ -30,7 +30,10 @@ DOCS = ROOT / "docs"
 WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path.parts or path.name == "index.rst")
 SCREEN = 60
 """Lines that an operator's terminal shows at once."""
-
+SERVED = ("try-daemons", "three-in-the-morning")
+"""The pages of which tests/integration/test_lab_serve.py runs the blocks for a second terminal."""
+LOGGING = ("engines", "flows", "workers", "cli")
+"""The packages that write into the daemons' logs."""
 LIFE = {
     State.QUEUED: {State.RUNNING, State.CANCELLED, State.DELETING},
     State.RUNNING: {State.VERIFYING, State.DONE, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING},
@@ -242,6 +245,51 @@ def test_the_glossary_has_every_noun_that_the_commands_have() -> None:
 
 
 # The runbook.
+
+
+def command_of(text: str) -> str | None:
+    """The command that a line or a literal begins with; None where it names none."""
+    words = text.split()[1:]
+    return next((" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in COMMANDS), None)
+
+
+def test_each_section_of_the_page_for_the_night_means_looks_acts_and_forbids() -> None:
+    page = (DOCS / "howto" / "three-in-the-morning.rst").read_text(encoding="utf-8")
+    parts = re.split(r"^(?=.+\n(?:={4,}|-{4,})$)", page, flags=re.MULTILINE)
+    sections = [part for part in parts if "**It means" in part]
+    assert len(sections) >= 10
+    for section in sections:
+        title = section.splitlines()[0]
+        marks = re.findall(r"^\*\*(It means|Look|Act|Never)|and \*\*(act)", section, re.MULTILINE)
+        assert [(one or other).lower() for one, other in marks] == ["it means", "look", "act", "never"], title
+        assert re.search(r"^   \$ droveway ", section, re.MULTILINE), title
+    led = " ".join(section.splitlines()[0] for section in sections)
+    for seen in ("never ends", "needs an operator", "host is dead", "audit", "ERROR", "disk is full", "cell is away"):
+        assert seen in led
+    assert "journal was restored" in led
+    assert "ZooKeeper is away" in led
+
+
+def test_every_command_that_the_page_for_the_night_names_is_run_by_a_test() -> None:
+    """Those of console blocks are, and those of the pages that are run over served labs."""
+    run = set()
+    for path in (DOCS / "tutorial.rst", *(DOCS / "howto").glob("*.rst")):
+        text = path.read_text(encoding="utf-8")
+        served = text.replace("shell-session", "console") if path.stem in SERVED else text
+        for command in console.commands(served):
+            run |= {command_of(part) for part in re.findall(r"droveway [^|;>)]*", command.text)}
+    page = (DOCS / "howto" / "three-in-the-morning.rst").read_text(encoding="utf-8")
+    named = {command_of(" ".join(text.split())) for text in re.findall(r"``(droveway [^`]*)``", page)}
+    assert len(named) > 10
+    assert named - run == set()
+
+
+def test_every_line_of_the_log_that_the_page_for_the_night_names_is_written() -> None:
+    page = (DOCS / "howto" / "three-in-the-morning.rst").read_text(encoding="utf-8")
+    lines = re.findall(r"^   \* - ``(.+)``$", page, re.MULTILINE)
+    code = "".join(path.read_text(encoding="utf-8") for part in LOGGING for path in (ROOT / part).rglob("*.py"))
+    assert len(lines) >= 5
+    assert [line for line in lines if line not in code] == []
 
 
 def test_the_runbook_has_every_state_code_and_finding() -> None:
