@@ -51,8 +51,8 @@ OPTS = (
         default=100.0,
         min=0.1,
         max=100000.0,
-        help="MiB a second at which disks are copied, for the downtime that `move plan` estimates. Used only while the "
-        "journal has no move whose disks were copied.",
+        help="How many MiB of disks are copied a second, for the downtime that `move plan` estimates. Used only while "
+        "the journal has no move whose disks were copied.",
     ),
     cfg.FloatOpt(
         "plan_pause",
