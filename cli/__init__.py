@@ -1,1 +1,5 @@
-"""The command line, one module for each noun."""
+"""Provides the command line `droveway`: how commands are found and run, and what they print.
+
+A *keeper* decides which moves run and offers them to *conductors*, which run flows. A move that *rests* does not go on
+by itself. A *debt* is a clean-up that a host still has to do. To *park* a move is to stop it where it is.
+"""

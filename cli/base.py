@@ -1,4 +1,4 @@
-"""What all commands share: the lab or installation that they speak to, their output formats, and how they end."""
+"""Holds what all commands share: the lab or installation that they use, their options and their output formats."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _FORMATTERS: Final = {
     "value": "droveway.cli.view.plain:Value",
     "yaml": "cliff.formatters.yaml_format:YAMLFormatter",
 }
-# What the formatters read of the parsed arguments, whichever of them is used.
+# The parsed arguments that formatters read; each formatter reads some of them.
 _FORMATTER_SETTINGS: Final = {
     "noindent": False,
     "quote_mode": "minimal",
@@ -63,20 +63,20 @@ class Command(command.Command, abc.ABC):
 
     app_dist_name = "droveway"
     strict: bool = True
-    """Whether it is refused when a database of the lab is not the one that the lab used last."""
+    """Whether the command is refused when a database of the lab was restored from a copy, truncated or swapped."""
     subject: ClassVar[Subject | None] = None
-    """None for a command that is about nothing in particular."""
+    """The command's argument; None when it has none."""
 
     def _load_hooks(self) -> None:
-        # No plugin hooks in, so no entry points have to be looked for.
+        # There are no hooks of plugins, so entry points need not be searched.
         self._hooks = []
 
     def get_epilog(self) -> str:
-        """Nothing: there are no plugins to name."""
+        """Return an empty text: there are no plugins to name."""
         return ""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The command's options; `--lab` may stand before or after the noun."""
+        """Return the parser with the command's options; `--lab` may also stand before the noun."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--lab", metavar="DIR", default=argparse.SUPPRESS, help="the lab's directory (else DROVEWAY_LAB)"
@@ -93,10 +93,10 @@ class Command(command.Command, abc.ABC):
         return parser
 
     def site(self, parsed_args: argparse.Namespace) -> OperatedSite:
-        """The lab or the installation that the command is for.
+        """Return the lab or the installation that the command is for.
 
-        What is named in the command goes before what the environment names, and a configuration before a lab. Raises
-        `droveway.errors.Refused` when there is neither.
+        The first one that is given counts: --config-file, --lab, the configuration in the environment, the lab in the
+        environment, the installation's own configuration. Raises `droveway.errors.Refused` when there is none of them.
         """
         if parsed_args.config_file is None and (
             self._option(parsed_args)
@@ -123,7 +123,7 @@ class Command(command.Command, abc.ABC):
                 away.append(error)
                 continue
             except DatabaseUnusable:
-                # Of a lab's file whoever reads it says what is wrong with it.
+                # In a lab, the read that follows raises the error about the database's file.
                 if not site.runs_here:
                     raise
             found[name] = database
@@ -134,7 +134,7 @@ class Command(command.Command, abc.ABC):
         return found
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
-        """The installation that the command is for; raises `droveway.errors.Refused` for a lab."""
+        """Return the installation that the command is for; raises `droveway.errors.Refused` for a lab."""
         from droveway.engines.site.installation import Installation
 
         site = self.site(parsed_args)
@@ -143,9 +143,9 @@ class Command(command.Command, abc.ABC):
         return site
 
     def progress(self, parsed_args: argparse.Namespace, what: str, said: Callable[[], str] | None = None) -> Progress:
-        """Show on stderr that this takes its time, where a person sits at both outputs; ``said``: as `Progress` has it.
+        """Return a display on stderr of how far the command is; ``said`` is handed on to `Progress`.
 
-        Nothing is shown where the output is piped, or is for a program.
+        It shows nothing unless both outputs are terminals and the output format is for people.
         """
         from droveway.cli.view.marks import is_terminal
         from droveway.cli.view.progress import Progress
@@ -155,11 +155,11 @@ class Command(command.Command, abc.ABC):
         return Progress(self.app.stderr if shown else None, what, said)
 
     def note(self, move: Move) -> None:
-        """The command has made or changed this move, whatever becomes of what it has to say."""
+        """Note that the command has made or changed this move, so that a failure after that is no refusal."""
         self.app.touched = move.id  # type: ignore[attr-defined]
 
     def configuration(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
-        """The installation's options."""
+        """Return the installation's options."""
         from droveway.conf import settings
 
         named = parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)
@@ -169,7 +169,7 @@ class Command(command.Command, abc.ABC):
         return settings.load_deployment(Path(named or CONFIGURATION))
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
-        """The lab that the command is for; raises `droveway.errors.Refused` when there is none to be used."""
+        """Return the lab that the command is for; raises `droveway.errors.Refused` when none can be used."""
         from droveway.lab import marks, served
         from droveway.lab.session import Lab
 
@@ -181,7 +181,7 @@ class Command(command.Command, abc.ABC):
         return lab
 
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
-        """The lab's directory as it was named."""
+        """Return the lab's directory as it was named."""
         named = self._named(parsed_args)
         if not named:
             raise Refused(
@@ -194,7 +194,7 @@ class Command(command.Command, abc.ABC):
         return self._option(parsed_args) or os.environ.get(LAB_VARIABLE)
 
     def _option(self, parsed_args: argparse.Namespace) -> str | None:
-        """The lab that an option names."""
+        """Return the lab that an option names; None when none does."""
         return getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
 
 
@@ -211,17 +211,17 @@ class OfHost(Command):
 
 
 class _Formatters:
-    """Stands where cliff looks for its plugins: the same formatters, imported when one is used."""
+    """Gives cliff its formatters in place of plugins, and imports a formatter when it is used."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._names = sorted(names)
 
     def names(self) -> list[str]:
-        """The formats on offer."""
+        """Return the names of the formats."""
         return self._names
 
     def __iter__(self) -> Iterator[Any]:
-        """No formatter adds options of its own."""
+        """Yield nothing: no formatter has options of its own."""
         return iter(())
 
     def __getitem__(self, name: str) -> argparse.Namespace:
@@ -245,7 +245,7 @@ class _Display(Command):
     _formatter_group: argparse._ArgumentGroup
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
-        """The lab that is read; it is said when a database of it is not the one that it used last."""
+        """Return the lab, and warn on stderr when a database was restored from a copy, truncated or swapped."""
         from droveway.lab import marks
 
         lab = super().lab(parsed_args)
@@ -259,7 +259,7 @@ class _Display(Command):
         return _Formatters(self.formats)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The command's options, with `-f`, `-c` and how wide a table may be."""
+        """Return the parser with the command's options, `-f`, `-c` and the width of tables."""
         parser = super().get_parser(prog_name)
         parser.set_defaults(**_FORMATTER_SETTINGS)
         self._formatter_group.add_argument(
@@ -296,13 +296,13 @@ class Lister(_Display, lister.Lister):
     formats: Sequence[str] = ("csv", "json", "table", "value", "yaml")
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:  # noqa: ARG002 - for those whose options matter
-        """Say that there is no row, in the words of the command's noun."""
+        """Return the sentence for an empty list, with the command's noun."""
         return f"no {str(self.cmd_name).rpartition(' ')[0]}s"
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
-        """Print the rows; below a table without any stderr says so."""
+        """Print the rows; when a table has none, say so on stderr."""
         rows = list(data)
         code = super().produce_output(parsed_args, column_names, rows)
         if not rows and parsed_args.formatter == "table":

@@ -1,4 +1,4 @@
-"""What both daemons share: their configuration, their log, their signals, and the watchdog that their loops feed."""
+"""Holds what both daemons share: their configuration, their log, their signals, and systemd's watchdog."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 COLLECT_EVERY: Final = 50_000
-"""So many new objects between two searches for garbage, in a process that lives for months."""
+"""How many new objects the interpreter allows between two searches for garbage, in a process that lives for months."""
 
 LastTick = Callable[[], float]
-"""When a loop began its last turn, by the monotonic clock."""
+"""Returns when a loop began its last turn, by the monotonic clock."""
 
 
 class Daemon(Command, abc.ABC):
@@ -40,10 +40,10 @@ class Daemon(Command, abc.ABC):
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[LastTick]:
-        """Start, leave what ends it to the stack, and return the loops that do the work."""
+        """Start the daemon's loops, which the stack ends, and return functions that say when each last turned."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Run until told to stop; what runs by then is given back at its next boundary."""
+        """Run until told to stop; each running flow then stops before its next step, for another conductor."""
         from oslo_log import log
 
         from droveway.conf import rights
@@ -68,49 +68,49 @@ class Daemon(Command, abc.ABC):
 
 @contextlib.contextmanager
 def _log_unforeseen() -> Iterator[None]:
-    """An error that nobody foresaw goes into the log with its traceback: that is where an operator looks."""
+    """Log an unexpected error with its traceback, where an operator looks for it."""
     try:
         yield
     except DrovewayError:
         raise
     except Exception:
-        LOG.exception("This daemon ends, for it met what nobody foresaw")
+        LOG.exception("This daemon ends after an unexpected error")
         raise
 
 
 def log_thread(ended: threading.ExceptHookArgs) -> None:
-    """Log an error that ended a thread: Python would write it beside the log."""
+    """Log an error that ended a thread; Python would write it to stderr alone."""
     if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
         name = "" if ended.thread is None else ended.thread.name
-        LOG.error("The thread %s ended, for it met what nobody foresaw", name, exc_info=ended.exc_value)
+        LOG.error("The thread %s ended after an unexpected error", name, exc_info=ended.exc_value)
 
 
 IGNORE_HELP: Final = (
-    "do not ask this host's worker how far it has seen the journal: it lies, or its word is of another one; may be "
-    "given more than once"
+    "do not ask this host's worker how far it has seen the journal: for a host that reports what is not so, or that "
+    "belonged to another installation; may be given more than once"
 )
 
 
 class Signals:
-    """Signals as they come, without a handler that could interrupt what it waits for itself."""
+    """Receives signals by a pipe, so that no handler interrupts the code that waits for one."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
         self._reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        # The system may give a signal to any thread, and does so to a process that was just continued. A handler runs
-        # in the main thread alone, which would sleep on; this is written by whichever thread is hit.
+        # The kernel may deliver a signal to any thread. Python runs handlers in the main thread alone, which would
+        # sleep on. But the thread that gets the signal writes its number to this pipe at once.
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda _number, _frame: None)
 
     def wait(self, seconds: float | None) -> int | None:
-        """The next of them; None when none came in time."""
+        """Return the next signal; None when none came in time."""
         if not select.select([self._reading], [], [], seconds)[0]:
             return None
         return os.read(self._reading, 1)[0]
 
 
 def await_signal(signals: Signals, loops: Collection[LastTick]) -> int:
-    """The next signal; until then systemd is told that the service lives while every loop turns."""
+    """Return the next signal; until then, tell systemd that the service is alive while every loop turns."""
     limit = systemd.watchdog()
     while (number := signals.wait(None if limit is None else limit / 4)) is None:
         late = time.monotonic() - min(tick() for tick in loops)

@@ -1,4 +1,4 @@
-"""The `droveway` command: finds the noun's command, runs it, and ends with its exit code."""
+"""Runs the `droveway` command: finds the command of the words, runs it, and ends with its exit code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIMILAR: Final = 0.7
 """How like a command, from 0 to 1, words have to be for it to be offered instead."""
 
 COLLECT_EVERY: Final = 250_000
-"""So many new objects between two searches for garbage: imports make fewer, and none of them is any."""
+"""How many new objects the interpreter allows between two searches for garbage. Imports make fewer, and no garbage."""
 
 _MENDABLE: Final = {
     errno.EACCES: "give the user who runs this command access to it",
@@ -62,7 +62,7 @@ DESCRIPTION: Final = "Moves servers from host to host: every move ends, done or 
 
 
 class LazyCommand:
-    """A command that is imported when it is run, so that the others need not be."""
+    """Names a command's class, and imports it when the command is run."""
 
     def __init__(self, name: str, value: str, summary: str) -> None:
         self.name = name
@@ -70,14 +70,14 @@ class LazyCommand:
         self.summary = summary
 
     def load(self) -> type[command.Command]:
-        """The command's class."""
+        """Import and return the command's class."""
         module, _, kind = self.value.partition(":")
         found: type[command.Command] = getattr(importlib.import_module(module), kind)
         return found
 
 
 class Commands(commandmanager.CommandManager):
-    """The table of commands, in the place of a search through entry points."""
+    """Holds the table of commands, where cliff would search through entry points."""
 
     def _load_commands(self) -> None:
         for name, (target, summary) in COMMANDS.items():
@@ -95,13 +95,13 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_parsed: Any) -> None:
         from importlib.metadata import version
 
-        # `parser.exit` itself would say it on stderr.
+        # `parser.exit` would print it on stderr.
         sys.stdout.write(f"{parser.prog} {version('droveway')}\n")
         parser.exit()
 
 
 class Droveway(app.App):
-    """The application."""
+    """Runs one command after the options before the noun were read."""
 
     NAME = "droveway"
 
@@ -109,7 +109,7 @@ class Droveway(app.App):
         self._output = output or Output(sys.stdout)
         super().__init__(DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
         self.touched = ""
-        """The id of the move that the command made or changed; whoever repeats the command would do so again."""
+        """The id of the move that the command made or changed; empty when it has changed none."""
 
     def build_option_parser(
         self,
@@ -117,7 +117,7 @@ class Droveway(app.App):
         version: str | None,  # noqa: ARG002 - cliff's signature
         argparse_kwargs: dict[str, Any] | None = None,
     ) -> argparse.ArgumentParser:
-        """The options that stand before the noun."""
+        """Return the parser of the options before the noun."""
         parser = argparse.ArgumentParser(
             prog=self.NAME,
             description=description,
@@ -136,7 +136,7 @@ class Droveway(app.App):
         """Run one command and return its exit code."""
         try:
             self.options = self.parser.parse_args(argv)
-            # What goes on inside is for the lab's log; without a handler Python would print warnings to the terminal.
+            # Warnings go to the lab's log. Without a handler Python would print them on the terminal.
             logging.getLogger().addHandler(logging.NullHandler())
             words = self.options.words
             if self.options.help or not words:
@@ -180,7 +180,11 @@ class Droveway(app.App):
             return self._failed(f"{name} met {type(error).__name__} inside; {kept}", INTERNAL)
 
     def _failed(self, sentence: str, code: int) -> int:
-        """Say why the command failed; whoever changed something has not refused it."""
+        """Say why the command failed, and return its exit code.
+
+        A command that has made or changed a move does not end with the code of a refusal, since a script would repeat
+        it.
+        """
         self._say(f"{sentence}; {self._stands()}" if self.touched and code == USAGE else sentence)
         return INTERNAL if self.touched and code == USAGE else code
 
@@ -207,7 +211,7 @@ class Droveway(app.App):
         return USAGE
 
     def _keep(self, error: Exception, rest: Sequence[str]) -> str:
-        """Write the traceback to a log and say where: the lab's, else a new file that is the caller's alone."""
+        """Write the traceback to the lab's log, else to a new file of this user, and return the sentence on that."""
         named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
         for word, following in itertools.pairwise(rest):
             named = following if word == "--lab" else named
@@ -235,9 +239,9 @@ class Droveway(app.App):
 
 
 def _log_of(lab: Path | None) -> tuple[int, str]:
-    """A file for a traceback, opened; raises OSError for a link, or what is no file, in its place."""
+    """Open and return a file for a traceback; raises OSError when the log is a link or is no file."""
     if lab is None:
-        # No name that others could have taken before: they may write to that directory too.
+        # Other users may write to that directory too, so the name must not be predictable.
         return tempfile.mkstemp(prefix="droveway-", suffix=".log")
     path = str(lab / "droveway.log")
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -248,7 +252,7 @@ def _log_of(lab: Path | None) -> tuple[int, str]:
 
 
 def _unusable(error: Exception) -> str | None:
-    """The sentence for what an administrator has to mend: a file or database that is corrupt, full or not ours."""
+    """Return the sentence on a file or database that is corrupt, full or not accessible; None for any other error."""
     if isinstance(error, OSError) and error.errno in _MENDABLE:
         return f"{error.filename or 'a file'} cannot be used ({error.strerror}): {_MENDABLE[error.errno]}"
     database = sys.modules.get("sqlalchemy.exc")
@@ -262,9 +266,9 @@ def _unusable(error: Exception) -> str | None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script."""
+    """Run the command of this process's arguments, and return its exit code."""
     gc.set_threshold(COLLECT_EVERY)
-    # A process gives back all of its memory at once: looking for cycles in it first takes a fifth of a command's time.
+    # At its end the interpreter would search all objects for cycles, which takes a fifth of a command's time.
     atexit.register(gc.freeze)
     with standard() as output:
         return Droveway(output).run(list(sys.argv[1:] if argv is None else argv))

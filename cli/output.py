@@ -1,4 +1,4 @@
-"""Where a command writes: what cannot be written there is told apart from every other trouble."""
+"""Wraps a command's standard output, so that an error of writing differs from every other error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _STANDARD: Final = (0, 1, 2)
 
 
 class OutputLost(DrovewayError):
-    """What a command had to say could not be written; what it did is done."""
+    """The command's output could not be written, though what the command did is done."""
 
     code = "output-lost"
     exit_code = 1
 
 
 class Output:
-    """Standard output; raises `OutputLost` for what it does not take, and BrokenPipeError as it comes."""
+    """Standard output; raises `OutputLost` when it cannot be written, and lets BrokenPipeError through."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -47,11 +47,11 @@ class Output:
                 self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether a terminal shows it."""
+        """Say whether it is a terminal."""
         return self._stream is not None and self._stream.isatty()
 
     def abandon(self) -> None:
-        """Let nothing more be written: what is left would fail again when the process ends."""
+        """Drop all further output, which would fail again when the process ends."""
         if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
@@ -74,7 +74,7 @@ def _reporting_loss() -> Iterator[None]:
 
 @contextlib.contextmanager
 def standard() -> Iterator[Output]:
-    """Standard output for one command; what its encoding has no letters for is written in others."""
+    """Yield standard output for one command; characters that its encoding lacks are replaced."""
     _fill_descriptors()
     before = sys.stdout, sys.stderr
     codecs.register_error(_ERRORS, _in_other_letters)
@@ -91,7 +91,7 @@ def standard() -> Iterator[Output]:
 
 
 def _fill_descriptors() -> None:
-    """Put something where standard streams are closed: a database opened next would get their number."""
+    """Open the null device for standard streams that are closed; else a database would get their number."""
     for number in _STANDARD:
         try:
             os.fstat(number)

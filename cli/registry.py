@@ -1,4 +1,4 @@
-"""Every command: its class in `droveway.cli.commands`, and what it is for.  Nothing is imported before it is run."""
+"""Lists every command with its class and its summary; a class is imported when its command is run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COMMANDS: Final = {
     "freeze list": ("freeze:List", "what is frozen"),
     "thaw": ("freeze:Thaw", "end a freeze"),
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),
-    "audit": ("audit:Audit", "do the books balance?"),
+    "audit": ("audit:Audit", "find what databases, services and hosts contradict each other in"),
     "doctor": ("doctor:Doctor", "has the installation what it needs?"),
     "upgrade check": ("doctor:Upgrade", "can conductors of this release take over?"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
@@ -72,8 +72,8 @@ COMMANDS: Final = {
     "lab fault list": ("fault:List", "the armed faults"),
     "lab fault clear": ("fault:Clear", "disarm faults and release what they stall"),
     "db adopt": ("db:Adopt", "take restored databases as they are, park what is unfinished"),
-    "db check": ("db:Check", "does all hold that always holds in the databases?"),
+    "db check": ("db:Check", "find what must never be in the databases"),
     "db purge": ("db:Purge", "remove moves that ended long ago"),
     "db sync": ("db:Sync", "bring the journal to this version's schema"),
 }
-"""``noun verb`` → the module and class below droveway.cli, and the summary that the help shows."""
+"""Maps ``noun verb`` to the module and class below droveway.cli.commands, and to the summary in the help."""

@@ -1,4 +1,4 @@
-"""Does what an operator asks of an installation as a whole, where a lab has its own way."""
+"""Defines what an operator does to a whole lab or installation, and does it for an installation."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
 
 
 class OperatedSite(Site, Protocol):
-    """A lab, or an installation that daemons run, with what its operator does to it as a whole."""
+    """A lab or an installation, with what its operator does to it as a whole."""
 
     def adopt(self, ignored: Collection[str]) -> list[Move]:
-        """Take databases as they are that were restored; the moves that are parked for it.
+        """Go on with restored databases as they are, and return the moves that are parked for it.
 
-        ``ignored``: hosts whose workers are not asked how far they have seen the journal.
+        The workers of the ``ignored`` hosts are not asked how far they have seen the journal.
         """
 
     def audit_sources(self, stack: contextlib.ExitStack) -> Sources:
-        """Return what there is to compare; what it opens is left to ``stack``."""
+        """Return all that an audit reads; ``stack`` closes what it opens."""
 
     def answering(self, stack: contextlib.ExitStack) -> Coordination:
         """Open a session in which the workers answer, for as long as ``stack`` lasts."""
 
     def forget(self, moves: Iterable[str], warn: Callable[[str], object]) -> dict[str, int]:
-        """Remove what is kept beside the journal of moves that were purged; how much there was, by what it is."""
+        """Remove what moves that were purged have outside the journal, and return how many things of each kind."""
 
 
 class DaemonSite(Installation):
-    """An installation with what its operator does to it: an `OperatedSite`."""
+    """An installation as an `OperatedSite`."""
 
     def adopt(self, ignored: Collection[str]) -> list[Move]:
-        """Take the journal as it is: what the daemons have seen of it stands in ZooKeeper."""
+        """Go on with the journal as it is; ZooKeeper says how far the daemons have seen it."""
         from droveway.engines.operations import adoption
 
         with contextlib.ExitStack() as stack:
             return adoption.adopt(adoption.OfInstallation(self.answering(stack), self.journal, ignored))
 
     def audit_sources(self, stack: contextlib.ExitStack) -> Sources:
-        """Return all but images; hosts are looked at by asking their workers, all over one session."""
+        """Return all that an audit reads; hosts are read by their workers, over one session with ZooKeeper."""
         from droveway.audit.sources import Sources
 
         session = functools.cache(lambda: self.answering(stack))
@@ -61,7 +61,7 @@ class DaemonSite(Installation):
         )
 
     def _read_hosts(self, session: Callable[[], Coordination]) -> HostsSeen:
-        """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
+        """Return what each host has, or why it could not be read, when ZooKeeper or its worker does not answer."""
         from droveway.audit.read import hosts as read_hosts
         from droveway.engines.conductor.host_channel import HostChannel
         from droveway.persistence.nova import catalog
@@ -88,7 +88,7 @@ class DaemonSite(Installation):
         return session
 
     def forget(self, moves: Iterable[str], warn: Callable[[str], object]) -> dict[str, int]:
-        """Remove what the moves left in ZooKeeper; what cannot be reached now goes with the next purge."""
+        """Remove the moves' nodes in ZooKeeper; nodes that cannot be reached now are removed by the next purge."""
         from droveway.engines.operations import purging
 
         gone = 0

@@ -1,4 +1,4 @@
-"""What a service tells systemd: that it is ready, that it lives, that it stops (sd_notify(3))."""
+"""Tells systemd that a service is ready, is alive, or stops (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _MICROSECONDS: Final = 1_000_000
 
 
 def notify(state: str) -> None:
-    """Tell the service manager; nothing where none waits for it."""
+    """Send the state to the service manager; nothing is sent when none waits for it."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as manager:
-        # A name that begins with @ is one of the abstract namespace.
+        # A name that begins with @ is in the abstract namespace.
         manager.connect("\0" + address[1:] if address.startswith("@") else address)
         manager.sendall(state.encode())
 
 
 def watchdog() -> float | None:
-    """Seconds within which the manager wants to hear that the service lives; None where it does not ask."""
+    """Return the seconds within which the manager wants to hear from the service; None when it does not."""
     asked = os.environ.get("WATCHDOG_USEC", "")
     if not asked or os.environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None

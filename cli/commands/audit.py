@@ -1,4 +1,4 @@
-"""`droveway audit`: whether the books balance."""
+"""Defines `droveway audit`, which compares what databases, services and hosts say of servers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ FOUND: Final = 3
 LOOKING: Final = "comparing databases, services and hosts"
 
 OWED_SECONDS: Final = 30.0
-"""Seconds for which workers are waited for that have something to remove."""
+"""Seconds to wait for workers that have something to remove."""
 
 NAMED: Final = 5
-"""Of what is to be mended, how many are named in the question."""
+"""How many mends the question names at most."""
 
 
 class Audit(Lister):
@@ -40,7 +40,7 @@ class Audit(Lister):
     _healing: Healing | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Whether to mend as well."""
+        """Add the options for mending."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--heal",
@@ -52,10 +52,10 @@ class Audit(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
-        """Findings as rows, with --heal and what would be done about them; exit 3 when there are any."""
+        """Return the findings as rows; with --heal each row also says what would be done about it."""
         if parsed_args.yes and not parsed_args.heal:
             raise Refused("--yes agrees to what --heal plans: give both")
-        # Who is to change anything needs the databases that belong together.
+        # A heal changes things, so it needs the databases that this lab used last.
         self.strict = parsed_args.heal
         site = self._site = self.site(parsed_args)
         self._sources = site.audit_sources(self._stack)
@@ -158,7 +158,7 @@ def _sentences(healing: Healing) -> Iterable[str]:
 
 
 def _await(site: Site, owed: set[str]) -> None:
-    """Wait for the workers that have something to remove; what they have not done by then stays owed."""
+    """Wait for the workers that have something to remove; what they have not removed by then stays owed."""
     from droveway.persistence.journal import orphans
 
     ends = time.monotonic() + OWED_SECONDS

@@ -1,4 +1,4 @@
-"""`droveway cell`: the cells."""
+"""Defines `droveway cell`: the cells."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LISTED: Final = ("name", "id", "disabled", "down", "hosts", "servers")
 
 
 class List(Lister):
-    """The cells."""
+    """List the cells."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by name."""
+        """Return the rows, sorted by name."""
         from droveway.persistence.journal import cells_down
         from droveway.persistence.nova import catalog
 
@@ -32,12 +32,12 @@ class List(Lister):
 
 
 class Show(ShowOne):
-    """One cell, with its hosts."""
+    """Show one cell, with its hosts."""
 
     subject = Subject("cell", "its name or id")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.journal import cells_down
         from droveway.persistence.nova import catalog
 
@@ -59,7 +59,7 @@ class Down(OfCell):
     """Declare a cell to be gone, its hosts and its database: no move waits for it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """How that is known."""
+        """Add the option that says how that is known."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--i-made-sure",
@@ -80,7 +80,10 @@ class Down(OfCell):
 
 
 class Up(OfCell):
-    """Let a cell take part again that was declared down: what its rows owe is done first, then what its hosts owe."""
+    """Let a cell take part again that was declared down.
+
+    Droveway first cleans up in its database what moves left there meanwhile, then its hosts do what they owe.
+    """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Record it; refused while its database does not answer."""

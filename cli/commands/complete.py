@@ -1,4 +1,4 @@
-"""`droveway complete`: completion of commands, options and names in a shell."""
+"""Defines `droveway complete`, which completes commands, options and names in a shell."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cliff import app
 
 FILES: Final = ":files"
-"""What is printed where the name of a file belongs, which the shell itself completes."""
+"""The output where the name of a file belongs, which the shell itself completes."""
 PATIENCE: Final = 3.0
 """Seconds after which nothing is offered: a database may not answer, and the shell waits at its prompt."""
 
@@ -37,7 +37,7 @@ _LISTS: Final = {
     "MOVE": ("move list --limit 20", "id"),
     "SERVER": ("server list", "name"),
 }
-"""How an argument is named in the help → the command that lists what it may be, and the column."""
+"""Maps an argument's name in the help to the command that lists its values, and to the column."""
 _SITES: Final = ("--lab", "--config-file")
 
 
@@ -57,7 +57,7 @@ class Complete(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Print the script, or what the words may be completed to; nothing is said of what cannot be read."""
+        """Print the script, or the possible words; nothing is printed for what cannot be read."""
         if not parsed_args.words:
             script = importlib.resources.files("droveway.cli").joinpath("completion/droveway")
             self.app.stdout.write(script.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ class Complete(Command):
 
 
 def candidates(application: app.App, words: Sequence[str]) -> list[str]:
-    """Return what may stand in the place of the last word, in order; `FILES` alone where that is a file's name."""
+    """Return what may replace the last word, in order; `FILES` alone when that is a file's name."""
     # Bash makes a word of its own of each "=".
     given = [word for word in words[:-1] if word != "="]
     try:
@@ -93,7 +93,7 @@ def _unquoted(word: str) -> str:
 
 
 def _possible(application: app.App, before: Sequence[str], typed: str) -> Iterable[str]:
-    """Return what may come next, whatever has been typed of it."""
+    """Return what may come next, without regard to what is typed of it."""
     pending, plain = _read(application.parser, before)
     if pending is not None and not plain:
         return _values(application, pending, before)
@@ -134,7 +134,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterable[str]:
 
 
 def _positional(parser: argparse.ArgumentParser, count: int) -> argparse.Action | None:
-    """Return the argument that comes after so many."""
+    """Return the positional argument after the first ``count``; None when there is none."""
     found = parser._get_positional_actions()  # noqa: SLF001 - argparse has no public name for them
     if found and count >= len(found) and found[-1].nargs in ("*", "+"):
         return found[-1]
@@ -142,7 +142,7 @@ def _positional(parser: argparse.ArgumentParser, count: int) -> argparse.Action 
 
 
 def _values(application: app.App, action: argparse.Action, before: Sequence[str]) -> Iterable[str]:
-    """Return what an argument may be, as far as that is known."""
+    """Return the values that an argument may have, as far as they are known."""
     if action.choices is not None:
         return map(str, action.choices)
     match action.metavar:
@@ -171,7 +171,7 @@ def _names(application: app.App, lister: str, column: str, before: Sequence[str]
     factory, name, rest = application.command_manager.find_command(lister.split())
     command = factory(application, application.options, cmd_name=name)
     told = application.stderr
-    # Whoever presses TAB did not ask for this list: why it cannot be had, the command itself says when it is run.
+    # The list runs for a completion, so its errors are not shown: the command shows them when it is run.
     application.stderr = io.StringIO()
     try:
         with contextlib.redirect_stderr(application.stderr), contextlib.suppress(Exception, SystemExit):

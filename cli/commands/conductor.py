@@ -1,4 +1,4 @@
-"""`droveway conductor`: the daemons that run the flows of moves."""
+"""Defines `droveway conductor`: the daemons that run the flows of moves."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LISTED: Final = ("name", "host", "pid", "version", "state", "started", "seen")
 
 
 class List(Lister):
-    """The conductors, those of the last day that have ended among them."""
+    """List the conductors that are up, and those that ended within the last day."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by name."""
+        """Return the rows, sorted by name."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
@@ -36,12 +36,12 @@ class List(Lister):
 
 
 class Show(ShowOne):
-    """One conductor, with the flows that it can run and the moves that it has."""
+    """Show one conductor, with the flows that it can run and the moves that it runs."""
 
     subject = Subject("conductor", "its name")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
@@ -65,10 +65,10 @@ def _cells(row: Row, *, up: bool) -> dict[str, Any]:
 
 
 class Run(Daemon):
-    """Claim moves and run their flows, with whatever other conductors there are, until SIGTERM."""
+    """Claim moves and run their flows, side by side with other conductors, until SIGTERM."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Hosts that lie."""
+        """Add the option for hosts whose workers are not asked."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--ignore-host", action="append", default=[], metavar="HOST", help=IGNORE_HELP)
         return parser
@@ -76,7 +76,7 @@ class Run(Daemon):
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[LastTick]:
-        """A conductor and a keeper over one session."""
+        """Start a conductor and a keeper over one session with ZooKeeper."""
         from droveway.clients.zookeeper import connect_configured
         from droveway.engines import start
         from droveway.engines.site.installation import Installation
@@ -89,7 +89,7 @@ class Run(Daemon):
         site.require_services()
         if session.access is not None:
             stack.callback(start.host_nodes(site, session).stop)
-        # New for each process: a claim tells whose it is.
+        # Each process has a new name, so that a claim says which process has it.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         daemon_registry = start.daemon_registry(site, session, name=name)
         stack.callback(daemon_registry.stop)

@@ -1,4 +1,4 @@
-"""`droveway db`: the journal database."""
+"""Defines `droveway db`: the journal database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FOUND: Final = 3
 
 
 class Adopt(Command):
-    """Take databases as they are that were restored or swapped: every unfinished move waits for a person then."""
+    """Go on with databases that were restored or swapped, as they are; every open move then waits for an operator."""
 
     strict = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Hosts that lie."""
+        """Add the option for hosts whose workers are not asked."""
         from droveway.cli.daemon import IGNORE_HELP
 
         parser = super().get_parser(prog_name)
@@ -28,7 +28,7 @@ class Adopt(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Park the moves and say which."""
+        """Park the moves and print which."""
         site = self.site(parsed_args)
         with self.progress(parsed_args, "adopting the databases"):
             parked = site.adopt(parsed_args.ignore_host)
@@ -44,7 +44,7 @@ class Sync(Command):
     strict = False
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Migrate it and say from where to where."""
+        """Migrate the journal, and print the schemas before and after."""
         from droveway.persistence.journal import migrate
 
         database = self.site(parsed_args).any_journal()
@@ -56,10 +56,10 @@ class Sync(Command):
 
 
 class Check(Lister):
-    """Look for what never should be in the journal, and for tables and columns of Nova's that are missing."""
+    """Find what must never be in the journal, and tables and columns that are missing in Nova's databases."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
-        """A row for each; exit 3 when there are any."""
+        """Return a row for each finding; the exit code is 3 when there are any."""
         from droveway.persistence import invariants
 
         site = self.site(parsed_args)
@@ -73,22 +73,22 @@ class Check(Lister):
         return COLUMNS, found
 
     def nothing(self, _parsed_args: argparse.Namespace) -> str:
-        """Say that all is as it should be."""
+        """Return the sentence that all is as it should be."""
         return "nothing was found: the databases hold what they should"
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Look, print, and end by what was found."""
+        """Run the checks, print the findings, and return the exit code."""
         super().run(parsed_args)
         return FOUND if self._found else 0
 
 
 class Purge(Command):
-    """Remove moves that ended long ago, with their history; never one for which a host owes something."""
+    """Remove moves that ended long ago, with their history; a move for which a host owes something stays."""
 
     strict = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """How long ago."""
+        """Add the option for the age."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--older-than",
@@ -100,7 +100,7 @@ class Purge(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Remove them, and say how many rows went."""
+        """Remove them, and print how many rows were removed."""
         from droveway.persistence.journal import purge
 
         site = self.site(parsed_args)

@@ -1,4 +1,4 @@
-"""`droveway debt`: what hosts still owe, since they were away or for a time that is not over."""
+"""Defines `droveway debt`: the clean-ups that hosts still have to do, now or at a later time."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SHOWN: Final = (
 
 
 class List(Lister):
-    """The debts that stand, in the order in which they were made."""
+    """List the open debts, in the order in which they were made."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What narrows the list, or widens it."""
+        """Add the options that narrow the list or widen it."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="HOST", help="only what this host owes")
         parser.add_argument("--move", metavar="MOVE", help="only what is owed for this move")
@@ -32,7 +32,7 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by number."""
+        """Return the rows, sorted by number."""
         from droveway.persistence.journal import debt_views, move_views
         from droveway.persistence.nova import catalog
 
@@ -45,12 +45,12 @@ class List(Lister):
 
 
 class Show(ShowOne):
-    """One debt, and what to do about it."""
+    """Show one debt, and what to do about it."""
 
     subject = Subject("debt", "its number", kind=int)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.journal import debt_views
 
         cells = _cells(debt_views.get(self.site(parsed_args).journal, parsed_args.debt))
@@ -58,13 +58,13 @@ class Show(ShowOne):
 
 
 def owed(debt: DebtView) -> str:
-    """What is owed, in words."""
+    """Return what is owed, in words."""
     if debt.cell is not None:
         return f"{debt.action} (rows of the server), for the move {debt.move[:SHORT]} of {debt.server_name}"
     undo = f"the undo of {debt.step}" if debt.is_undo else debt.step
     what = "the purge of what is kept of the source" if debt.is_kept else undo
     if debt.is_rename:
-        what = "a name of its own for the copy that it keeps"
+        what = "the renaming of the copy that it keeps"
     return f"{what}, for the move {debt.move[:SHORT]} of {debt.server_name}"
 
 

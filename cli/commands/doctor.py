@@ -1,4 +1,4 @@
-"""`droveway doctor`: whether an installation has what it needs."""
+"""Defines `droveway doctor` and `droveway upgrade check`, which examine an installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Doctor(Lister):
     """Look at ZooKeeper, databases, services, the certificate, workers and this host; nothing is changed."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
-        """A row for each thing; exit 1 when one of them is a warning, 2 when one is a failure."""
+        """Return a row for each finding; the exit code is 1 for a warning and 2 for a failure."""
         from droveway.doctor import run
 
         with self.progress(parsed_args, "looking") as shown:
@@ -28,20 +28,20 @@ class Doctor(Lister):
         return COLUMNS, [(str(each.level), each.code, each.subject, each.detail, each.mend) for each in found]
 
     def checks(self, run: ModuleType) -> Iterable[Check]:
-        """What is looked at, of `droveway.doctor.run`."""
+        """Return the checks of `droveway.doctor.run` to make."""
         chosen: Iterable[Check] = run.CHECKS
         return chosen
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Look, print, and end by what was found."""
+        """Run the checks, print the findings, and return the exit code."""
         super().run(parsed_args)
         return self._worst
 
 
 class Upgrade(Doctor):
-    """Tell whether conductors of this release can take over: the journal's schema, live flows, workers."""
+    """Say whether conductors of this release can take over: the journal's schema, running flows, workers."""
 
     def checks(self, run: ModuleType) -> Iterable[Check]:
-        """Only what differs between releases."""
+        """Return only the checks of what differs between releases."""
         chosen: Iterable[Check] = run.UPGRADE
         return chosen

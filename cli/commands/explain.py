@@ -1,4 +1,4 @@
-"""`droveway explain`: what an error code means, what the system did, and what to do."""
+"""Defines `droveway explain`: what an error code means, what the system did, and what to do."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Explain(Lister):
     subject = Subject("code", "as `move show` has it under error_code", optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """One row a code."""
+        """Return one row for each code."""
         if parsed_args.code is not None and parsed_args.code not in EXPLANATIONS:
             raise NotFound(_unknown(parsed_args.code))
         wanted = EXPLANATIONS if parsed_args.code is None else [parsed_args.code]
         return COLUMNS, [(code, *EXPLANATIONS[code]) for code in wanted]
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """Sentences for people, records for programs."""
+        """Print sentences for people, or records for programs."""
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
         self.app.stdout.write(_line(data) if parsed_args.code is None else _page(column_names, *data))

@@ -1,4 +1,4 @@
-"""`droveway lab fault`: faults that are armed in a lab."""
+"""Defines `droveway lab fault`: faults that are armed in a lab."""
 
 from __future__ import annotations
 
@@ -17,11 +17,16 @@ class Arm(Command):
     """Let a step fail, stall, be killed, meet a full disk or a flipped byte."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Where it fires and what it does."""
+        """Add the options that say where the fault fires and what it does."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--step", metavar="STEP", required=True)
         parser.add_argument("--direction", choices=("execute", "revert"), default="execute")
-        parser.add_argument("--phase", choices=("before", "during", "after", "stored"), required=True)
+        parser.add_argument(
+            "--phase",
+            choices=("before", "during", "after", "stored"),
+            required=True,
+            help="when it fires: before, during or after the step's work, or once its result is stored",
+        )
         parser.add_argument("--action", choices=("fail", "stall", "kill", "enospc", "corrupt"), required=True)
         parser.add_argument("--host", metavar="HOST", help="only when the step runs on this host")
         parser.add_argument("--count", metavar="N", type=int, default=1, help="how often it fires (default 1)")
@@ -35,7 +40,7 @@ class Arm(Command):
         parser.add_argument(
             "--process",
             choices=("conductor", "worker"),
-            help="whom it hits during a step that a host carries out (default: whoever comes first)",
+            help="in which process it fires during a step on a host (default: the one that comes to the place first)",
         )
         return parser
 
@@ -68,10 +73,10 @@ class Arm(Command):
 
 
 class List(Lister):
-    """The armed faults."""
+    """List the armed faults."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by number."""
+        """Return the rows, sorted by number."""
         from droveway.lab import faults
 
         return LISTED, [
@@ -89,7 +94,7 @@ class Clear(Command):
     subject = Subject("id", "one of them; else all", kind=int, optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Clear them and say how many."""
+        """Clear them and print how many there were."""
         from droveway.lab import faults
 
         print(f"{faults.clear(self.lab(parsed_args).layout, parsed_args.id)} faults cleared")

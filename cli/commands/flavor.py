@@ -1,4 +1,4 @@
-"""`droveway flavor`: the flavors."""
+"""Defines `droveway flavor`: the flavors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ LISTED: Final = ("name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_
 
 
 class List(Lister):
-    """The flavors, the small ones first."""
+    """List the flavors, the small ones first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What narrows the list."""
+        """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--min-disk", metavar="GB", type=int, default=0, help="only those with this root disk")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by size."""
+        """Return the rows, sorted by size."""
         from droveway.persistence.nova import catalog
 
         found = [each for each in catalog.flavors(self.site(parsed_args).api) if each.root_gb >= parsed_args.min_disk]
@@ -32,12 +32,12 @@ class List(Lister):
 
 
 class Show(ShowOne):
-    """One flavor."""
+    """Show one flavor."""
 
     subject = Subject("flavor", "its name or id")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.nova import catalog
 
         flavor = catalog.find_flavor(self.site(parsed_args).api, parsed_args.flavor)

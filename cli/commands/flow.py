@@ -1,4 +1,4 @@
-"""`droveway flow`: the graphs of the operations, from the code."""
+"""Defines `droveway flow`, which shows the graphs of the operations from the code."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from droveway.cli.base import Command
 
 
 class Graph(Command):
-    """The steps of an operation, where each runs and how it is undone."""
+    """Show the steps of an operation, where each runs and how it is undone."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The kind and the picture."""
+        """Add the options for the kind and the form of the picture."""
         parser = super().get_parser(prog_name)
         parser.add_argument("kind", metavar="KIND", help="resize, migrate, confirm, revert ...")
         parser.add_argument(

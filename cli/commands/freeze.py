@@ -1,4 +1,7 @@
-"""`droveway freeze` and `droveway thaw`: no new claims and nothing deleted, of everything, a cell or a host."""
+"""Defines `droveway freeze` and `droveway thaw`.
+
+While everything, a cell or a host is frozen, conductors claim none of its moves and hosts delete none of its copies.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ class _Scoped(Command):
     """A command on everything, a cell or a host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What it is for; everything when nothing is named."""
+        """Add the options for the scope; without one it is everything."""
         parser = super().get_parser(prog_name)
         only = parser.add_mutually_exclusive_group()
         only.add_argument("--cell", metavar="CELL", help="only moves from or to this cell")
@@ -29,7 +32,7 @@ class _Scoped(Command):
         return parser
 
     def scope(self, site: Installation, parsed_args: argparse.Namespace) -> tuple[Scope, str]:
-        """What is named; raises `droveway.errors.NotFound` for an unknown cell or host."""
+        """Return the scope; raises `droveway.errors.NotFound` for an unknown cell or host."""
         from droveway.persistence.nova import catalog
 
         if parsed_args.cell is not None:
@@ -43,13 +46,13 @@ class Freeze(_Scoped):
     """Let conductors start no move and delete no copy until it is thawed; a step that a host has begun goes on."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps why."""
+        """Add the option for the reason."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--reason", metavar="TEXT", help="why; shown with every move that waits for it")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write the row that every conductor heeds."""
+        """Write the row by which conductors stop."""
         from droveway.persistence.journal import freezes
 
         site = self.installation(parsed_args)
@@ -81,14 +84,14 @@ def _named(scope: Scope, name: str) -> str:
 
 
 class List(Lister):
-    """What is frozen, since when, and by whom."""
+    """List what is frozen, since when, and by whom."""
 
     def nothing(self, _parsed_args: argparse.Namespace) -> str:
-        """Say it of cells and hosts too."""
+        """Return the sentence that no cell and no host is frozen, nor everything."""
         return "nothing is frozen"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by age."""
+        """Return the rows, the oldest first."""
         from droveway.persistence.journal import freezes
 
         with self.installation(parsed_args).journal.read() as session:

@@ -1,4 +1,4 @@
-"""`droveway host`: the hypervisor hosts."""
+"""Defines `droveway host`: the hypervisor hosts."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LISTED: Final = ("name", "cell", "status", "state", "zone", "servers", "vcpus", 
 
 
 class List(Lister):
-    """The hosts, with what is used of what they have."""
+    """List the hosts, with what they have and what is used of it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by cell and name."""
+        """Return the rows, sorted by cell and name."""
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
@@ -36,10 +36,10 @@ class List(Lister):
 
 
 class Show(ShowOne, OfHost):
-    """One host, with the servers on it."""
+    """Show one host, with the servers on it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
@@ -79,7 +79,7 @@ class Disable(OfHost):
     """Let a host take no more servers; those on it stay."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps why."""
+        """Add the option for the reason."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--reason", metavar="TEXT", help="why; kept with the host")
         return parser
@@ -97,7 +97,7 @@ class Down(OfHost):
     """Declare a host to be off: it takes no servers, and what it owes may be forgotten."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """How that is known."""
+        """Add the option that says how that is known."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--i-made-sure",
@@ -123,7 +123,7 @@ class Forget(OfHost):
     """Write off what a host that is off for good still owes."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Say what is written off."""
+        """Write the debts off, and print how many."""
         from droveway.cli.commands.debt import owed
         from droveway.engines.operations import hosts
         from droveway.persistence.journal import debt_views

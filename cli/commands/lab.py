@@ -1,4 +1,4 @@
-"""`droveway lab`: a whole cloud in a directory, and what only a lab allows."""
+"""Defines `droveway lab`: a whole cloud in a directory, and what only a lab allows."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Create(Command):
     """Build a cloud of its own in a directory: databases, services, hosts and running servers."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """DIR and the cloud file."""
+        """Add the arguments for the directory and the cloud file."""
         parser = super().get_parser(prog_name)
         parser.add_argument("dir", metavar="DIR", type=Path, help="a directory that is new or empty")
         parser.add_argument("--cloud", metavar="FILE", type=Path, help="what it holds; else the demo's cloud")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Build it and say how to use it."""
+        """Build it and print how to use it."""
         from droveway.lab import build, cloud
 
         spec = cloud.read_cloud(parsed_args.cloud) if parsed_args.cloud else cloud.demo_cloud()
@@ -40,7 +40,7 @@ class Destroy(Command):
     subject = Subject("dir", "the lab (else --lab or DROVEWAY_LAB)", kind=Path, optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Remove it and say how many guests ran."""
+        """Remove it and print how many guests ran."""
         from droveway.lab import build, served
         from droveway.lab.layout import Layout
 
@@ -53,10 +53,10 @@ class Destroy(Command):
 
 
 class Show(ShowOne):
-    """What the lab holds."""
+    """Show what the lab has."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts and counts."""
+        """Return its facts and counts."""
         from droveway.lab import show
 
         facts = show.summary(self.lab(parsed_args))
@@ -69,7 +69,7 @@ class ServerCreate(Command):
     """Build one more server; its options are the keys of a server in a cloud file."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The server's name and its parts."""
+        """Add the arguments for the server's name and its parts."""
         parser = super().get_parser(prog_name)
         parser.add_argument("name", metavar="NAME")
         parser.add_argument("--flavor", metavar="FLAVOR", required=True)
@@ -110,7 +110,7 @@ class ServerStart(OfServer):
     """Start a stopped server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Start it; done when it runs."""
+        """Start it; nothing is done when it runs."""
         from droveway.lab import operations
 
         operations.start_server(self.lab(parsed_args), parsed_args.server)
@@ -122,7 +122,7 @@ class ServerStop(OfServer):
     """Stop a server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Stop it; done when it is off."""
+        """Stop it; nothing is done when it is off."""
         from droveway.lab import operations
 
         operations.stop_server(self.lab(parsed_args), parsed_args.server)
@@ -146,7 +146,7 @@ class WorkerStop(OfHost):
     """Let a host's worker be away, as if its host were unreachable; its guests go on."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """From now on no command starts it."""
+        """Mark the worker as stopped: from now on no command starts it."""
         from droveway.lab import stopped
 
         lab = self.lab(parsed_args)
@@ -160,7 +160,7 @@ class WorkerStart(OfHost):
     """Let a host's worker come back."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """From now on commands start it again."""
+        """Remove the mark: from now on commands start the worker again."""
         from droveway.lab import operations
 
         operations.start_worker(self.lab(parsed_args), parsed_args.host)

@@ -1,4 +1,4 @@
-"""`droveway lab serve`: real daemons over a lab's hosts."""
+"""Defines `droveway lab serve`, which runs real daemons over a lab's hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from droveway.cli.base import Command, Subject
 from droveway.cli.daemon import Signals
 
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What stops it: also a terminal that is closed."""
+"""The signals that stop it; SIGHUP comes when its terminal is closed."""
 
 
 class Serve(Command):
@@ -20,7 +20,7 @@ class Serve(Command):
     subject = Subject("dir", "the lab (else --lab or DROVEWAY_LAB)", kind=Path, optional=True)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """How many conductors, and which hosts."""
+        """Add the options for the number of conductors and for the hosts."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--conductors", metavar="N", type=_conductors, default=1, help="how many conductors (default 1)"
@@ -41,7 +41,7 @@ class Serve(Command):
         if parsed_args.dir is not None:
             parsed_args.lab = str(parsed_args.dir)
         lab = self.lab(parsed_args)
-        # A process that dies wakes the wait up, and stops nothing.
+        # The end of a daemon ends the wait, so that the daemon is started again at once; it does not stop the command.
         signals = Signals(*_STOPS, signal.SIGCHLD)
         serve.serve(
             lab,
@@ -53,7 +53,7 @@ class Serve(Command):
         return 0
 
     def _say(self, line: str) -> None:
-        # Whoever follows a pipe wants each line as it comes.
+        # A reader of a pipe gets each line at once.
         self.app.stdout.write(f"{line}\n")
         self.app.stdout.flush()
 

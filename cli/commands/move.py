@@ -1,4 +1,4 @@
-"""`droveway move`: what there is of moves, and what an operator asks of them."""
+"""Defines `droveway move`: lists and shows moves, and shows their history."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "took", "result", "error")
 TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed", "kept_until")
 GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
-"""States in which somebody has to run a move."""
+"""The states in which a conductor has to run the move."""
 LIMIT: Final = 50
-"""So many moves are listed, unless said otherwise."""
+"""How many moves are listed by default."""
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
 
 STUCK: Final = (*LISTED, "why")
@@ -41,10 +41,10 @@ class OfMove(Command):
 
 
 class List(Lister):
-    """The moves, newest first."""
+    """List the moves, newest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What narrows the list."""
+        """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--server", metavar="SERVER", help="only moves of this server (name or id), also when it is deleted"
@@ -85,7 +85,7 @@ class List(Lister):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows, newest first; stderr says when there are more."""
+        """Return the rows, newest first; stderr says when there are more."""
         from droveway.persistence.journal import kinds, move_views, stuck
         from droveway.persistence.journal.states import State
 
@@ -109,7 +109,7 @@ class List(Lister):
             self.app.stderr.write(f"{len(found)} of {count} moves: --all shows every one, {older}\n")
 
     def _wanted(self, site: OperatedSite, parsed_args: argparse.Namespace, now: dt.datetime) -> Wanted:
-        """What the options ask for.
+        """Return what the options ask for.
 
         Raises `droveway.errors.NotFound` for a name that neither a move nor Nova has: a list without a row would let a
         misspelt name pass for one without moves.
@@ -147,13 +147,13 @@ class List(Lister):
         )
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        """Say whether only those that are stuck were asked for."""
+        """Return the sentence for an empty list; it says whether only stuck moves were asked for."""
         return "no move is stuck" if parsed_args.stuck else super().nothing(parsed_args)
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
-        """On a terminal each state with its mark."""
+        """Print the rows; on a terminal each state has its mark."""
         out = self.app.stdout
         if parsed_args.formatter == "table" and marks.is_terminal(out):
             coloured, at = marks.wants_colour(out), LISTED.index("state")
@@ -174,10 +174,10 @@ def _limit(text: str) -> int:
 
 
 class Show(ShowOne, OfMove):
-    """One move, and what to do about it."""
+    """Show one move, and what to do about it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.journal import debt_views, move_views, stuck
 
         site = self.site(parsed_args)
@@ -217,7 +217,7 @@ class Show(ShowOne, OfMove):
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """A page for people, the record for programs."""
+        """Print a page for people, or the record for programs."""
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
         from droveway.cli.view import move_page
@@ -228,19 +228,19 @@ class Show(ShowOne, OfMove):
 
 
 class History(Lister, OfMove):
-    """Every run of every step and undo of a move; with `-f html` a timeline.
+    """Show every run of every step and undo of a move; with `-f html` a timeline.
 
-    The result of what a host owes is the debt.
+    Where a host still owes a step, the result column shows the debt.
     """
 
     formats = (*Lister.formats, "html")
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
-        """Name the move."""
+        """Return the sentence that the move has run no step."""
         return f"no step of move {parsed_args.move} has run yet"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows in order."""
+        """Return the rows in order."""
         from droveway.persistence.journal import debt_views, move_views
 
         journal = self.site(parsed_args).journal
@@ -269,7 +269,7 @@ class History(Lister, OfMove):
 
 
 def facts(move: Move | View) -> dict[str, Any]:
-    """The keys of `move show`; times as columns have them."""
+    """Return the keys of `move show`; times are as columns have them."""
     from droveway.cli.view import rate
     from droveway.persistence.journal.states import ADVICE, State
 
@@ -318,7 +318,7 @@ def facts(move: Move | View) -> dict[str, Any]:
 
 
 def frozen_by(site: Site, move: View) -> str | None:
-    """Why a move that has not ended may not go on; None when it may."""
+    """Return why a freeze stops an open move; None when none does."""
     from droveway.persistence.journal import freezes
     from droveway.persistence.journal.states import ENDED, State
 
@@ -329,12 +329,12 @@ def frozen_by(site: Site, move: View) -> str | None:
 
 
 def unattended(site: Site, move: Move | View) -> str | None:
-    """Name the command that makes a move go on in a lab that nobody runs; None where it needs none."""
+    """Return the command that makes a move go on in a lab that no command runs; None when it needs none."""
     deleting = move.state == "verifying" and move.delete_requested
     if move.hold or not (deleting or move.state in GOING) or site.is_run():
         return None
     if deleting:
-        # One that Nova has deleted by itself is unknown by its name; what its move still holds goes with a confirm.
+        # A server that Nova has deleted cannot be found by its name. A confirm then releases what its move still holds.
         gone = f"droveway move confirm {move.id[:SHORT]}"
         again = f"droveway lab server delete {move.server_name}" if is_known(site, move.server) else gone
         return f"its server is to be deleted: mend what the reason names, then: {again}"
@@ -342,9 +342,9 @@ def unattended(site: Site, move: Move | View) -> str | None:
 
 
 def is_known(site: Site, server: str) -> bool:
-    """Tell whether the server with this id has a row in its cell and a mapping: then its name can be given.
+    """Say whether the server with this id has a row in its cell and a mapping, so that its name can be used.
 
-    One that may be in a cell that does not answer counts as known.
+    A server that may be in a cell which does not answer counts as known.
     """
     from droveway.persistence.nova import catalog
 
@@ -357,7 +357,7 @@ def is_known(site: Site, server: str) -> bool:
 
 
 def nobody(site: Site) -> str | None:
-    """What to do when no conductor is up to take a move; None where one is, and in a lab, whose commands do."""
+    """Return what to do when no conductor is up; None when one is up, and in a lab, whose commands run moves."""
     from droveway.persistence.journal import daemons
 
     if site.runs_here:
@@ -369,7 +369,7 @@ def nobody(site: Site) -> str | None:
 
 
 def owner(claim: View | None) -> dict[str, Any]:
-    """Who has the move: its conductor with its epoch, since when, and how many before it ended in the middle."""
+    """Return which conductor has the move: its epoch, since when, and how many before it never released the move."""
     held = claim is not None and claim.released_at is None
     return {
         "owner": claim.owner if claim is not None and held else None,
@@ -398,7 +398,7 @@ def _advice(move: Move | View, advice: str) -> str:
 
 
 def ways_out(site: Site, move: View) -> str | None:
-    """What can be done with a move that waits, where not both of its ends can be; None where they can."""
+    """Return what to do with a waiting move that can be confirmed or reverted only, or neither; None when both can."""
     from droveway.engines.keeper import outcomes
     from droveway.engines.operations import ends
     from droveway.persistence.journal import moves
@@ -418,7 +418,7 @@ def ways_out(site: Site, move: View) -> str | None:
 
 
 def _unattended(move: Move | View) -> str:
-    """What becomes of a move that waits for verification when nobody does anything."""
+    """Return what becomes of a waiting move when nobody confirms or reverts it."""
     from droveway.persistence.journal.policies import HEALTHY, MANUAL
 
     if move.deadline is None:

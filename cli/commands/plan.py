@@ -1,4 +1,4 @@
-"""`droveway move plan`: what a move would do; nothing is changed."""
+"""Defines `droveway move plan`, which shows what a move would do and changes nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Plan(ShowOne, OfServer):
     """Destination and alternates, each check, storage, bytes, downtime, and the steps with their undo."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """As `move create`."""
+        """Add the options of `move create`."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
         parser.add_argument("--to-host", "--host", metavar="HOST", dest="host", help="migrate to this host")
@@ -27,7 +27,7 @@ class Plan(ShowOne, OfServer):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """The plan's facts."""
+        """Return the plan's facts."""
         from droveway.engines.operations import plan
 
         found = plan.plan(
@@ -36,7 +36,7 @@ class Plan(ShowOne, OfServer):
         return self.dict2columns({key: _column(value) for key, value in found.items()})
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """A page for people, the record for programs."""
+        """Print a page for people, or the record for programs."""
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
         values = (value.machine_readable() if isinstance(value, FormattableColumn) else value for value in data)
@@ -51,7 +51,7 @@ def _column(value: Any) -> Any:
 
 
 def page(plan: Mapping[str, Any]) -> str:
-    """The plan as people read it."""
+    """Return the plan as people read it."""
     kind = kinds.of(plan["kind"])
     change = f", {plan['old_flavor']} → {plan['new_flavor']}" if kind.changes_flavor else ""
     then = f", then {', '.join(plan['alternates'])}" if plan["alternates"] else ", no alternates"

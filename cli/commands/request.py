@@ -1,4 +1,4 @@
-"""`droveway move create` and its kin: what is asked of moves, carried out before the command ends."""
+"""Defines `droveway move create`, `confirm` and the other commands that change moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Create(OfServer):
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Where it is to go and how it is confirmed."""
+        """Add the options for the destination and the confirm policy."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
         parser.add_argument("--to-host", "--host", metavar="HOST", dest="host", help="migrate to this host")
@@ -50,7 +50,7 @@ class _MoveRequest(OfMove):
     """Asks one thing of a move and carries the move on."""
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
-        """Write the request, let the lab run, say how it came out."""
+        """Write the request, let a lab run, and say how the move stands."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
@@ -61,7 +61,7 @@ class Confirm(_MoveRequest):
     """Keep the moved server and remove what is left on its source."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Done when the source's copy is gone."""
+        """Submit the confirm and carry it on until the source's copy is gone."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
@@ -72,7 +72,7 @@ class Revert(_MoveRequest):
     """Bring the server back to where it was."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Done when it is back."""
+        """Submit the revert and carry it on until the server is back."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
@@ -83,7 +83,7 @@ class Cancel(_MoveRequest):
     """Undo a move that has not passed its point of no return."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Done when all is as it was."""
+        """Submit the cancel and carry it on until all is as it was."""
         from droveway.engines.operations import move_requests
 
         return self.carried(parsed_args, move_requests.cancel, "cancelled")
@@ -93,7 +93,7 @@ class Pause(OfMove):
     """Hold a move at its next step boundary."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write the hold; whoever runs the move finds it."""
+        """Write the hold, which the conductor finds before the next step."""
         from droveway.persistence.journal import moves, requests
 
         with self.site(parsed_args).journal.write() as session:
@@ -110,7 +110,7 @@ class Resume(Command):
     subject = OfMove.subject._replace(optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Carry on what can go on; the worst of their outcomes."""
+        """Carry on what can go on, and return the worst exit code."""
         from droveway.cli.view import watching
         from droveway.cli.view.picture import Watcher
         from droveway.engines.operations import move_requests
@@ -143,7 +143,7 @@ class PurgeKept(OfMove):
     """Have what is kept of a move's source deleted before its time is over."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write it; the host does it, at once if its worker is up."""
+        """Write the request; the host carries it out, at once if its worker is up."""
         from droveway.engines.operations import move_requests
         from droveway.lab import operations
         from droveway.persistence.journal import debts, requests
@@ -180,13 +180,13 @@ class Wait(Command):
     subject = OfMove.subject._replace(several=True)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """How long."""
+        """Add the option for the time."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end with 124 after this time")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Look until all rest, and say of each how it stands then; a lab that nobody runs is not run by this."""
+        """Wait until all rest, and print how each stands then; it does not run a lab itself."""
         from droveway.cli.view import watching
         from droveway.engines.operations import move_requests
 
@@ -221,7 +221,7 @@ class Watch(OfMove):
     """Follow a move step by step until it rests; Ctrl-C ends the watching, not the move."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """One line a change, or a live view on a terminal."""
+        """Print one line for each change, or a live view on a terminal."""
         from droveway.cli.view import watching
 
         site = self.site(parsed_args)
@@ -230,12 +230,12 @@ class Watch(OfMove):
 
 AT_REST: Final = ("verifying", "done", "reverted")
 KEPT: Final = ("verifying", "done")
-"""What a new move comes to; one that its policy reverted has ended undone."""
+"""The states that a new move should reach; a move that its policy reverted has not."""
 TIMED_OUT: Final = 124
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that asks for a move which waits for its confirm or revert."""
+    """Add the options of every command for a move that waits for its confirm or revert."""
     parser.add_argument(
         "--confirm",
         choices=("deadline", "auto", "healthy", "manual"),
@@ -247,7 +247,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-cell",
         metavar="CELL",
-        help="only hosts of this cell; another one than the server's own only where servers may leave theirs",
+        help="only hosts of this cell; a cell other than the server's needs [cross_cell] allowed",
     )
     parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
     parser.add_argument(
@@ -272,7 +272,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def add_asking(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that asks for a move, whether it waits for a confirm or not."""
+    """Add the options of every command that requests a move."""
     parser.add_argument("--reason", metavar="TEXT", help="why; kept with the move")
     parser.add_argument(
         "--wait", action="store_true", help="wait until the move rests or has ended; in a lab this is always so"
@@ -289,10 +289,10 @@ def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | N
 
 
 def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = False) -> int:
-    """Carry the move as far as it goes by itself, say how it stands and return the exit code.
+    """Carry the move as far as it goes by itself, print how it stands, and return the exit code.
 
-    A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted. Where daemons
-    carry it on, it is not waited for unless they are.
+    A terminal shows the progress. Other outputs get a line for each change when ``lines`` are wanted. Where daemons run
+    the move, the command waits for it only when ``lines`` are wanted.
     """
     command.note(move)
     if not site.runs_here and not lines:
@@ -309,7 +309,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
 
 
 def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> MoveSpec:
-    """What the options ask for."""
+    """Return what the options ask for."""
     from droveway.engines.operations.submit import MoveSpec
 
     return MoveSpec(
@@ -328,7 +328,7 @@ def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str 
 
 
 def finish(site: Site, move: Move, *wanted: str) -> int:
-    """Say how the move stands and return the exit code of a command that wanted one of these states."""
+    """Print how the move stands, and return the exit code of a command that wanted one of these states."""
     from droveway.engines.operations.move_requests import outcome
     from droveway.persistence.journal.states import State
 
@@ -337,7 +337,7 @@ def finish(site: Site, move: Move, *wanted: str) -> int:
 
 
 def sentence(move: Move, instead: str | None = None) -> str:
-    """One line on a move: its servers and hosts, its state, why, and what can be done, or ``instead`` of that."""
+    """Return one line on a move: its server and hosts, its state, why, and what can be done, or ``instead`` of that."""
     from droveway.cli.commands.move import facts
 
     shown = facts(move)

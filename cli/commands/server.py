@@ -1,4 +1,4 @@
-"""`droveway server`: the servers, and thin names for what is asked of their moves."""
+"""Defines `droveway server`: the servers, and short forms of the commands for their moves."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LISTED: Final = ("id", "name", "status", "vm_state", "task_state", "power_state"
 
 
 class List(Lister):
-    """The servers."""
+    """List the servers."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What narrows the list."""
+        """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="HOST", help="only those on this host")
         parser.add_argument("--cell", metavar="CELL", help="only those in this cell")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by name."""
+        """Return the rows, sorted by name."""
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
@@ -45,10 +45,10 @@ class List(Lister):
 
 
 class Show(ShowOne, OfServer):
-    """One server, with its ports and volumes."""
+    """Show one server, with its ports and volumes."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
@@ -75,7 +75,7 @@ class Resize(OfServer):
     """Move a server to another flavor."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The flavor; no host: a resize takes none."""
+        """Add the option for the flavor; a resize takes no host."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--flavor", metavar="FLAVOR", required=True)
         request.add_policy(parser)
@@ -90,7 +90,7 @@ class Migrate(OfServer):
     """Move a server to another host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps the host."""
+        """Add the option for the host."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="HOST", help="the host; else the scheduler chooses")
         request.add_policy(parser)
@@ -105,7 +105,7 @@ class Confirm(OfServer):
     """Keep the moved server and remove what is left on its source."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Done when the source's copy is gone."""
+        """Submit the confirm and carry it on until the source's copy is gone."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
@@ -117,7 +117,7 @@ class Revert(OfServer):
     """Bring the server back to where it was."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Done when it is back."""
+        """Submit the revert and carry it on until the server is back."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)

@@ -1,4 +1,4 @@
-"""`droveway move settle`: what a person found where nobody else can look."""
+"""Defines `droveway move settle`, by which an operator says how a step ended that Droveway cannot check itself."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 
 FOUND: Final = (
-    "done: hosts have to show first that a copy or a guest is gone which the step would have removed; not-done; left: "
-    "the move ends as cancelled, and nothing of the server is touched"
+    "done: the step's work is done (where the step removes a copy or a guest, its host first has to show that it is "
+    "gone); not-done: the step has to run again; left: the move ends as cancelled, and nothing of the server changes"
 )
 
 
 class Settle(OfMove):
-    """Say what became of the step at which a move rests: as done it goes on behind it, else the step is entered anew.
+    """Say how the step ended at which a move rests; after done the next step runs, else the same step runs again.
 
-    A move at verifying rests behind finish_records. As done, its server's rows are written anew as that step left them,
-    where somebody put the server in a state that bars confirm and revert.
+    A move at verifying rests after the step finish_records. With finish_records --as done, Droveway writes the server's
+    rows again as that step left them. This helps when somebody changed the server's state, so that confirm and revert
+    are refused.
 
-    A database that was put back from a copy is of an earlier time than the move: --cell compares it with what the
-    journal says and writes what differs. Of a second time nothing differs.
+    A database that was put back from a copy may be older than the move. --cell compares it with the journal and writes
+    what differs. It may be repeated.
 
     Where no host can show it, nobody verifies what you say: look twice. Where the step can run again, use droveway move
     retry.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The step, what was found, and why that is known."""
+        """Add the arguments for the step, what was found, and how that is known."""
         parser = super().get_parser(prog_name)
         parser.add_argument("step", metavar="STEP", nargs="?", help="the step at which it rests; move show names it")
         parser.add_argument(
@@ -49,7 +50,7 @@ class Settle(OfMove):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write it down and carry the move on."""
+        """Write the finding into the journal and carry the move on."""
         import getpass
 
         from droveway.engines.keeper import outcomes
@@ -86,7 +87,7 @@ class Settle(OfMove):
         return carry(self, site, move, *AT_REST)
 
     def _settle_cell(self, site: OperatedSite, parsed_args: argparse.Namespace) -> int:
-        """Say what differed, once it is written."""
+        """Write what the move left into the restored database, and print what differed."""
         import getpass
 
         from droveway.engines.operations import settling_cells
@@ -107,7 +108,7 @@ class Settle(OfMove):
         return 0
 
     def _prove(self, site: OperatedSite, move: str, step: str) -> None:
-        """Ask the hosts what the step would have asked; raises Refused when they do not show it."""
+        """Ask the hosts for the proof that the step needed; raises Refused when they do not give it."""
         from droveway.engines.operations import proofs, settling
 
         with site.journal.read() as session:

@@ -1,4 +1,4 @@
-"""`droveway server shelve` and `unshelve`: a server becomes an image, and comes back from it."""
+"""Defines `droveway server shelve` and `unshelve`: a server becomes an image, and is started from it again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Shelve(OfServer):
     """Turn a server into an image and free its host; volumes, ports and addresses stay the server's."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """What may be lost."""
+        """Add the option that gives up what no image holds."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
             "--discard-ephemeral",
@@ -37,7 +37,7 @@ class Unshelve(OfServer):
     """Start a shelved server again, on a host of its cell or of another one."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps the host."""
+        """Add the option for the host."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="HOST", help="the host; else the scheduler chooses")
         parser.add_argument("--to-cell", metavar="CELL", help="only hosts of this cell")

@@ -1,4 +1,4 @@
-"""`droveway worker`: the daemons that carry out on the hypervisor hosts what moves need done there."""
+"""Defines `droveway worker`: the daemons on hypervisor hosts, which carry out the commands of moves."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LISTED: Final = ("host", "state", "since", "drained", "version", "pid")
 
 
 class List(Lister):
-    """The workers that ever registered, as the conductors see them."""
+    """List the workers that ever registered, as conductors see them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by host; it is said when no conductor is up that would see a change."""
+        """Return the rows, sorted by host; warn when no conductor is up, since then no change is seen."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
@@ -48,10 +48,10 @@ class OfWorker(Command):
 
 
 class Show(ShowOne, OfWorker):
-    """One worker, with what it can do."""
+    """Show one worker, with what it can do."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Its facts."""
+        """Return its facts."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
@@ -61,17 +61,17 @@ class Show(ShowOne, OfWorker):
 
 
 class Drain(OfWorker):
-    """Let a host's worker be no destination of new moves; what is under way there ends."""
+    """Stop new moves from choosing this host as their destination; moves under way there go on."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Why, or that it is over."""
+        """Add the options for the reason, and for the end of the drain."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--reason", metavar="TEXT", help="why; told to whoever is refused the host")
         parser.add_argument("--off", action="store_true", help="let it be a destination again")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Note it at the worker's row; it outlives the worker's process."""
+        """Write it into the worker's row, where it stays when the worker is started again."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.write() as session:
@@ -95,10 +95,10 @@ def _cells(row: Row, *, up: bool) -> dict[str, Any]:
 
 
 class Run(Daemon):
-    """Carry out the commands for one host, until SIGTERM."""
+    """Carry out the commands for one host until SIGTERM."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The host."""
+        """Add the option for the host."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="NAME", required=True, help="the host's name as Nova knows it")
         return parser
@@ -106,7 +106,7 @@ class Run(Daemon):
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[LastTick]:
-        """The host's worker over a session of its own."""
+        """Start the host's worker over a session with ZooKeeper."""
         from oslo_utils import units
 
         from droveway import certificates, clocks
@@ -145,7 +145,7 @@ class Run(Daemon):
 
 
 def _warn_of_databases(conf: cfg.ConfigOpts) -> None:
-    """Say which passwords of databases this host has and needs not: who takes the host has them too."""
+    """Warn of passwords of databases that this host does not need: whoever takes over the host gets them too."""
     from droveway.conf import rights
 
     groups = tuple(f"[{group}]" for group in rights.DATABASES)
@@ -159,7 +159,7 @@ def _warn_of_databases(conf: cfg.ConfigOpts) -> None:
 
 
 def _endpoint(conf: cfg.ConfigOpts, host: str, identity: Identity | None) -> Endpoint:
-    """Where disks are served; raises `droveway.errors.Refused` for what would serve them without proof of who asks."""
+    """Return where disks are served; raises `droveway.errors.Refused` when a peer would not have to prove its name."""
     from droveway import certificates
     from droveway.errors import Refused
     from droveway.workers.transfer.endpoints import TlsEndpoint, UnixEndpoint

@@ -1,4 +1,4 @@
 """Shows things: columns, marks, tables, pictures, the live view, the timeline and the texts of ``explain``.
 
-Nothing here asks for anything or changes anything.
+The modules read the journal at most, and change nothing.
 """

@@ -1,4 +1,4 @@
-"""Where a move could have gone, told from its history: the destination, its alternates, and why each other host not."""
+"""Shows from a move's history where the move could go: destination, alternates, and why not each other host."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ CHOOSE: Final = "choose_destinations"
 """The step whose result is the choice."""
 
 _MOST_NAMED: Final = 8
-"""So many hosts are named to people."""
+"""How many hosts are named to people at most."""
 
 
 class Choice(FormattableColumn[Any]):
-    """The result of the choice: as it is for programs, a line a host for people."""
+    """The result of the choice: unchanged for programs, one line for each host for people."""
 
     def human_readable(self) -> str:
-        """The hosts to be tried in order, then those left out."""
+        """Return the hosts to be tried in order, then those that were turned down."""
         return "\n".join([order(self._value), *named(rejected(self._value))])
 
 
 def outcome(step: View, result: Any) -> FormattableColumn[Any]:
-    """How a step's result is shown."""
+    """Return a step's result as it is shown."""
     return Choice(result) if step.step == CHOOSE and "chosen" in (result or {}) else Facts(result)
 
 
 def order(choice: Mapping[str, Any]) -> str:
-    """The destination and its alternates."""
+    """Return the destination and its alternates, in order."""
     ranked = [*choice["chosen"], *choice.get("later", ())]
     several = len({each.get("cell") for each in ranked}) > 1
     return ", then ".join(f"{each['cell']}/{each['host']}" if several else each["host"] for each in ranked)
 
 
 def rejected(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The hosts that fell out when the choice was made, as records of `left_out`."""
+    """Return the hosts that were turned down at the choice, as records of `left_out`."""
     return [{"host": host, "attempt": None, **why} for host, why in choice["rejected"].items()]
 
 
 def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
-    """Each host that the move did not stay on: ``host``, ``attempt``, ``filter``, ``reason``.
+    """Return each host that the move did not stay on: ``host``, ``attempt``, ``filter``, ``reason``.
 
-    One that was never tried has no attempt and the name of the filter; one that was tried and failed through its own
-    fault has the code of the error as its filter.
+    A host that was never tried has no attempt, and the name of the filter. A host that was tried and failed by its own
+    fault has the error's code as its filter.
     """
     found: list[dict[str, Any]] = []
     chosen: list[dict[str, Any]] = []
@@ -71,7 +71,7 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
 
 
 def named(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line a host, those that were tried first; of very many only some."""
+    """Return a line for each host, those that were tried first; many hosts are cut to some."""
     ordered = sorted(hosts, key=lambda each: each["attempt"] is None)
     lines = [
         f"not {each['host']}: {each['reason']} ({each['filter']})"

@@ -1,4 +1,4 @@
-"""Values that people read in another form than programs do."""
+"""Defines values that people read in another form than programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cliff import columns
 from droveway.printable import SHORT, printable
 
 NONE: Final = "-"
-"""What stands where a server is on no host."""
+"""The text for a server that is on no host."""
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WIDEST: Final = 60
@@ -25,7 +25,7 @@ class Pieces(columns.FormattableColumn[Any], abc.ABC):
 
     @abc.abstractmethod
     def pieces(self) -> list[str]:
-        """Return what stays in one line."""
+        """Return the parts, each of which stays in one line."""
 
     def human_readable(self) -> str:
         """Return the pieces as one text."""
@@ -33,30 +33,30 @@ class Pieces(columns.FormattableColumn[Any], abc.ABC):
 
 
 class Time(Pieces):
-    """A moment (naive, UTC): UTC in ISO format for programs, for people also how long ago."""
+    """A moment (UTC, without a zone): in ISO format for programs, for people also how long ago it was."""
 
     def pieces(self) -> list[str]:
-        """The date, the time of day, and how long ago that was."""
+        """Return the date, the time of day, and how long ago that was."""
         return [] if self._value is None else [*f"{utc(self._value)},".split(" "), relative(self._value)]
 
     def machine_readable(self) -> str | None:
-        """As `2026-11-21T15:43:06Z`."""
+        """Return the moment as `2026-11-21T15:43:06Z`."""
         return None if self._value is None else f"{self._value.isoformat(timespec='seconds')}Z"
 
 
 class Took(columns.FormattableColumn[Any]):
-    """For how long something ran: seconds for programs, as `1.4 s` for people; nothing of what still runs."""
+    """How long something ran: seconds for programs, `1.4 s` for people; empty while it still runs."""
 
     def human_readable(self) -> str:
-        """In its two largest units."""
+        """Return it in its two largest units."""
         return "" if self._value is None else span(self._value)
 
 
 class Short(Pieces):
-    """An id, of which people read the first letters."""
+    """An id, of which people see the first letters."""
 
     def pieces(self) -> list[str]:
-        """The letters that tables show."""
+        """Return the letters that tables show."""
         return [printable(self._value[:SHORT])]
 
 
@@ -64,31 +64,31 @@ class Blank(columns.FormattableColumn[Any]):
     """A value that may be missing: null for programs, nothing for people."""
 
     def human_readable(self) -> str:
-        """The value as text."""
+        """Return the value as text."""
         return "" if self._value is None else printable(str(self._value))
 
 
 class Dashed(Blank):
-    """The name of what may be none: null for programs, a dash for people."""
+    """A name that may be missing: null for programs, a dash for people."""
 
     def human_readable(self) -> str:
-        """The name, or the dash."""
+        """Return the name, or the dash."""
         return super().human_readable() or NONE
 
 
 class Joined(columns.FormattableColumn[Any]):
-    """A list: as it is for programs, lines of text for people."""
+    """A list: unchanged for programs, lines of text for people."""
 
     def human_readable(self) -> str:
-        """One item a line; a record as its values."""
+        """Return one line for each item; a record is shown by its values."""
         return "\n".join(_line(item) for item in self._value)
 
 
 class Facts(columns.FormattableColumn[Any]):
-    """A record: as it is for programs, `key=value` for people."""
+    """A record: unchanged for programs, `key=value` for people."""
 
     def human_readable(self) -> str:
-        """The facts that are set, as far as a table has room."""
+        """Return the facts that are set, cut to the room of a table."""
         text = printable(", ".join(f"{key}={_fact(value)}" for key, value in (self._value or {}).items()))
         return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
@@ -103,24 +103,24 @@ def _fact(value: Any) -> str:
 
 
 def utc(moment: dt.datetime) -> str:
-    """The moment (naive, UTC) as `2026-11-30 09:31:07Z`."""
+    """Return the moment (UTC, without a zone) as `2026-11-30 09:31:07Z`."""
     return f"{moment:%Y-%m-%d %H:%M:%S}Z"
 
 
 def dated(moment: dt.datetime) -> str:
-    """The moment (naive, UTC) and how long ago it was, as `2026-11-30 09:31:07Z, 2 h ago`."""
+    """Return the moment (UTC, without a zone) and how long ago it was, as `2026-11-30 09:31:07Z, 2 h ago`."""
     return f"{utc(moment)}, {relative(moment)}"
 
 
 def relative(moment: dt.datetime) -> str:
-    """How long ago the moment (naive, UTC) was, or in how long it comes."""
+    """Return how long ago the moment (UTC, without a zone) was, or in how long it comes."""
     seconds = (dt.datetime.now(dt.UTC).replace(tzinfo=None) - moment).total_seconds()
     span = duration(abs(seconds))
     return f"{span} ago" if seconds >= 0 else f"in {span}"
 
 
 def duration(seconds: float) -> str:
-    """A span of time in its largest unit, as `3 min`."""
+    """Return a span of time in its largest unit, as `3 min`."""
     for size, unit in _UNITS:
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
@@ -128,7 +128,7 @@ def duration(seconds: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """A span of time in its two largest units, as `2 min 10 s`; below ten seconds with a tenth."""
+    """Return a span of time in its two largest units, as `2 min 10 s`; below ten seconds with a tenth."""
     if seconds < _FINE:
         return f"{seconds:.1f} s"
     for (large, name), (small, below) in itertools.pairwise(_UNITS):
@@ -144,13 +144,13 @@ def _line(item: Any) -> str:
 
 
 def size(count: int) -> str:
-    """A number of bytes in a unit that people read, as `12.4 GiB`."""
+    """Return a number of bytes in a unit that people read, as `12.4 GiB`."""
     number, unit = _scaled(count, count)
     return f"{number} {unit}"
 
 
 def part(done: int, total: int) -> str:
-    """Bytes of bytes in the unit of the whole, as `7.9 of 12.4 GiB`."""
+    """Return a part of a number of bytes in the unit of the whole, as `7.9 of 12.4 GiB`."""
     whole, unit = _scaled(total, total)
     return f"{_scaled(done, total)[0]} of {whole} {unit}"
 

@@ -1,4 +1,4 @@
-"""Tells for how long a move would keep its guest off, and how that was estimated."""
+"""Shows for how long a move would keep its guest off, and how that was estimated."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Downtime(FormattableColumn[Any]):
     """The estimate of a plan: the record for programs, lines of text for people."""
 
     def human_readable(self) -> str:
-        """The estimate, what it is made of, and what it leaves out."""
+        """Return the estimate, what it is made of, and what it leaves out."""
         found = self._value
         return "\n".join([_off(found), _copying(found), _pause(found), NOT_COUNTED])
 
@@ -42,7 +42,7 @@ def _pause(found: Mapping[str, Any]) -> str:
 
 
 def _measured(moves: int, where: str) -> str:
-    """Say in how many moves it was measured; empty for none."""
+    """Return in how many moves it was measured; empty for none."""
     if not moves:
         return ""
     last = "the last move" if moves == 1 else f"the last {moves} moves"

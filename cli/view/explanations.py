@@ -1,6 +1,6 @@
-"""What each stable error code means, what the system did when it met it, and what an operator does.
+"""Explains each stable error code: what it means, what Droveway did, and what an operator does.
 
-`droveway explain` and the error reference of the documents are made of this one table.
+`droveway explain` and the error reference of the documents are made of this table.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _CINDER_PUT_BACK: Final = (
     "makes the attachment anew, then droveway move retry MOVE goes on. If the move failed: ask for it again."
 )
 _SERVICES: Final = ("Placement", "network", "volume", "image")
-"""The services as their clients name them in errors."""
+"""The services by the names that their clients use in errors."""
 
 EXPLANATIONS: Final[dict[str, Explanation]] = {
     # Refusals and other ends of a command.
     "restored": Explanation(
-        "A database was restored from an older copy, or was another lab's: it was adopted as it is, or it lacks steps "
-        "of a move that ZooKeeper or a host has seen.",
-        "Nothing is done for the moves that rest for it: nobody knows how far they really came.",
+        "A database was restored from an older copy or swapped with another one. Either an operator has adopted it, or "
+        "Droveway noticed it, because ZooKeeper or a host has seen steps of a move that the journal lacks.",
+        "The moves that rest with this code do not go on: Droveway does not know how far they really came.",
         "Put the newest copy back, or say droveway db adopt. Look at what droveway audit finds of the move, mend it, "
         "then: droveway move retry MOVE.",
     ),
@@ -52,7 +52,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The sentence names the thing, the rule and the mend. Do that, then ask again.",
     ),
     "not-begun": Explanation(
-        "A step proved that it had not begun: the one that cannot be undone, or one whose worker cannot journal it.",
+        "A step did not begin. It is the step after which there is no way back, or the worker could not write the "
+        "begin of the step into its own journal.",
         "The move was undone, as if the step had failed before its point of no return.",
         "The sentence says why it could not begin. Mend that, then ask again.",
     ),
@@ -63,10 +64,10 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "cell-away": Explanation(
         "A step needed the database of a cell that did not answer, or that somebody declared down.",
-        "Before the guest was to be stopped the next alternate was tried. From then until the copy was to be shown the "
-        "step waited for [conductor] step_deadline seconds, then the move was undone. Once the server's mapping was "
-        "switched it waited as long, then the move rests as needs-operator. For a cell that is declared down nothing "
-        "waits: the move ended by the rows of the other cell, or rests.",
+        "Before the step that stops the guest, the next alternate was tried. After it the step waited for [conductor] "
+        "step_deadline seconds. Then the move was undone, if Nova's API database still mapped the server to its old "
+        "cell. Otherwise the move rests as needs-operator. For a cell that is declared down no step waits: the move "
+        "ended by the rows of the other cell, or rests.",
         "Start the database that the sentence names; one that was declared down needs droveway cell up besides. If the "
         "move rests: droveway move retry MOVE. If it failed: ask for it again.",
     ),
@@ -188,7 +189,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Free or enable a host, start its worker, or choose another flavor: droveway move plan SERVER shows the rest.",
     ),
     "next-graph": Explanation(
-        "The next alternate is in a cell of the other kind, the server's own or another one, and takes other steps.",
+        "The next alternate needs another kind of flow: it is in another cell, or it is back in the server's own one.",
         "The flow ended, and the move went on there by the next flow: its server, its migration and its history stay.",
         "Nothing: droveway move show MOVE tells the steps of both flows.",
     ),
@@ -204,13 +205,13 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Nothing, if an alternate was found. Else end the other server's move first: droveway move list shows it.",
     ),
     "no-allocation": Explanation(
-        "The server holds no allocation in Placement, so a move cannot keep the books.",
+        "The server has no allocation in Placement, which a move needs to begin with.",
         _UNDONE,
         "droveway audit names what is missing and the command that mends it. Then ask again.",
     ),
     "allocation-conflict": Explanation(
         "Another writer changed the allocations of the server or of its migration, or they are not those of this move.",
-        f"The late call was refused by its generation. {_UNDONE}",
+        f"Placement refused the conductor's call, which carried an old generation of the allocations. {_UNDONE}",
         "droveway audit tells whose allocation it is. Mend it, then droveway move retry MOVE or ask again.",
     ),
     "no-compute-node": Explanation(
@@ -418,8 +419,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         f"image. {_RETRY}",
     ),
     "disks-unreachable": Explanation(
-        "A revert finds its source dead, and another host of its cell can get the server's disks neither from a "
-        "directory that both share nor from images.",
+        "The source is declared down, so the revert tried another host of its cell. That host can get the server's "
+        "disks neither from a directory that it shares with the source nor from images.",
         _UNDONE,
         "Bring the source back and revert again, or keep the server where it is with droveway move confirm.",
     ),
@@ -462,11 +463,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "is to be off: droveway move settle MOVE STEP --as done.",
     ),
     "permission-void": Explanation(
-        "A worker, or the conductor, slept for half a session with ZooKeeper between the proof that the guest runs "
-        "nowhere else and its start.",
-        "The guest was not started. A permission is asked for forty times, each with a proof of its own; then the next "
-        "alternate is tried, and an undo is tried again for [conductor] retry_for seconds.",
-        "See why that machine sleeps or is that slow: a VM that is paused, a disk that hangs, [zookeeper] "
+        "A conductor proves that the guest runs nowhere else, and then permits the worker to start it. The permission "
+        "ended, because the conductor or the worker stood still for half of [zookeeper] session_timeout.",
+        "The guest was not started. The conductor repeats proof and permission up to forty times. Then the next "
+        "alternate is tried. An undo is tried again for [conductor] retry_for seconds.",
+        "See why that machine stands still or is slow: a VM that is paused, a disk that hangs, [zookeeper] "
         "session_timeout that is too short for it.",
     ),
     "runs-elsewhere": Explanation(
@@ -477,8 +478,9 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "evacuated": Explanation(
         "Nova evacuated the server to another host while this move was under way.",
-        "Nova's evacuation wins: the move started no guest, gave nothing back and ended as cancelled. What it held of "
-        "its own was cleared, or is owed. What was set aside is kept, and so is a copy while the source shows nothing.",
+        "Nova's evacuation wins: the move started no guest, gave nothing back and ended as cancelled. The "
+        "move's own allocations, bindings and attachments were removed, or are owed. The disks that the source set "
+        "aside are kept. The destination's copy is kept too, unless the source has shown that its own disks are whole.",
         "See that the server runs where its rows name it. droveway audit names what was kept: look whether anybody "
         "needs it before you remove it.",
     ),
@@ -492,9 +494,9 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
-        "The step that the message names was neither done nor undone. Where it went forward it fails, and the flow is "
-        "undone as far as it had really come. An undo is tried again for [conductor] retry_for seconds; then the move "
-        "rests as needs-operator.",
+        "The step that the message names was neither done nor undone. In a forward flow the step fails, and the flow "
+        "is undone, including the steps that the old journal does not know. An undo is tried again for [conductor] "
+        "retry_for seconds; then the move rests as needs-operator.",
         "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
         "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
         "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
@@ -529,4 +531,4 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         f"See who started it and stop it. {_RETRY}",
     ),
 }
-"""Code → explanation, in the order of the error reference."""
+"""The explanation of each code, in the order of the error reference."""

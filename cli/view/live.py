@@ -1,4 +1,4 @@
-"""The live view of a move on a terminal."""
+"""Draws the live view of a move on a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from droveway.cli.view.marks import DONE, FAILED
 from droveway.cli.view.picture import Picture, Row
 
 _AHEAD: Final = 3
-"""So many steps to come are named."""
+"""How many of the next steps are named."""
 
 _WIDEST_BAR: Final = 30
 _NARROWEST_BAR: Final = 10
@@ -25,7 +25,7 @@ _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
 class Screen:
-    """Shows a picture in the place of the one before; the last one stays."""
+    """Shows a picture in place of the one before; the last one stays."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -40,7 +40,7 @@ class Screen:
         self._live.stop()
 
     def update(self, picture: Picture, note: str = "") -> None:
-        """Show it, with a note below."""
+        """Show the picture, with a note below."""
         self._live.update(frame(picture, self._live.console.width, note), refresh=True)
 
     def abandon(self) -> None:
@@ -50,7 +50,7 @@ class Screen:
 
 
 def frame(picture: Picture, width: int, note: str = "") -> RenderableType:
-    """The view: a title, the lines behind, the step that runs with its bytes, and what is to come."""
+    """Return the view: a title, the finished steps, the running step with its bytes, and the next steps."""
     parts: list[RenderableType] = [Text(picture.title, no_wrap=True, overflow="ellipsis")]
     parts.append(_rows(picture.rows()))
     if bytes_told := picture.progress():

@@ -1,4 +1,4 @@
-"""The mark and the colour of a move's state: a colour never stands alone, and only on a terminal that wants it."""
+"""Gives each state of a move a mark and a colour; a colour is never the only sign, and is used on terminals only."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ class Marked(Pieces):
         self._coloured = coloured
 
     def pieces(self) -> list[str]:
-        """As `✓ done`."""
+        """Return the state as `✓ done`."""
         return [state(str(self._value), coloured=self._coloured)]
 
 
 def state(name: str, *, coloured: bool) -> str:
-    """The state behind its mark."""
+    """Return the state with its mark before it."""
     mark, colour = _STATES.get(name, (RUNNING, ""))
     text = f"{mark} {name}"
     return f"\x1b[{colour}m{text}\x1b[0m" if coloured and colour else text
 
 
 def is_terminal(out: TextIO | Any) -> bool:
-    """Whether a person sits there whose terminal can move its cursor."""
+    """Say whether the output is a terminal that can move its cursor."""
     return bool(out.isatty()) and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 def wants_colour(out: TextIO | Any) -> bool:
-    """Whether it is a terminal and NO_COLOR is not set."""
+    """Say whether it is such a terminal and NO_COLOR is not set."""
     return is_terminal(out) and not os.environ.get("NO_COLOR")
 
 
 def width(line: str) -> int:
-    """How many columns the line takes; colours take none."""
+    """Return how many columns the line takes; codes of colours take none."""
     return len(_ESCAPE.sub("", line)) if "\x1b" in line else len(line)

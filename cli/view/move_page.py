@@ -1,4 +1,4 @@
-"""A move as `droveway move show` lays it out for people."""
+"""Lays out a move for people, for `droveway move show`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from droveway.printable import SHORT, printable
 
 
 def page(facts: Mapping[str, Any], *, terminal: bool, coloured: bool) -> str:
-    """A line for each thing there is to know, the next command last; marks and colours on a ``terminal`` only."""
+    """Return a line for each fact, the next command last; marks and colours are for a ``terminal`` only."""
     state = marks.state(facts["state"], coloured=coloured) if terminal else facts["state"]
     lines = [("move", _what(facts)), ("asked", _asked(facts)), *_rest(facts)]
     rows = [(name, printable(text)) for name, text in [*lines, ("next", facts["next"])]]
@@ -50,7 +50,7 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if facts[key]:
             yield name, facts[key]
     if facts["owner"] and not facts["ended"]:
-        before = f"; before it {facts['unclean']} in a row ended in the middle" if facts["unclean"] else ""
+        before = f"; {facts['unclean']} before it in a row ended without releasing the move" if facts["unclean"] else ""
         yield "owner", f"{facts['owner']}, since {dated(facts['claimed'])} (epoch {facts['epoch']}){before}"
     if facts["progress_total"] and not facts["ended"]:
         kept = f", resumed at {size(facts['progress_kept'])}" if facts["progress_kept"] else ""

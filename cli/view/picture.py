@@ -1,4 +1,4 @@
-"""What there is to see of a move at one moment: what is behind it, what runs, and what is still to come."""
+"""Works out what to show of a move at one moment: the finished steps, the running one, and the next ones."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
 SHORT_STEP: Final = 1.0
-"""Seconds below which a finished step shares its line with those beside it."""
+"""Seconds below which a finished step shares a line with its neighbours."""
 
 SILENCE: Final = 5.0
-"""Seconds without a word of the host after which no time that is left is given."""
+"""Seconds without a report of the host after which the time left is not shown."""
 
 _NAMED: Final = 3
 _RUN_CHECK: Final = 1.0
@@ -37,7 +37,7 @@ _POLICIES: Final = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line: a finished step or several short ones, a failed one, or the one that runs."""
+    """One line: a finished step or several short ones, a failed step, or the running step."""
 
     mark: str
     text: str
@@ -46,27 +46,27 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """A move as a person sees it."""
+    """A move as it is shown to people."""
 
     move: Move
     steps: list[MoveStep]
     now: dt.datetime
     ahead: list[str]
-    """The names of the steps that are still to come, and what comes after them."""
+    """The names of the next steps, and what comes after them."""
     rate: float | None = None
-    """Bytes a second."""
+    """Bytes a second; None when it is not known."""
     left: float | None = None
-    """Seconds until the running step's bytes are all there."""
+    """Seconds until all bytes of the running step are done; None when it is not known."""
     silent: float = 0.0
-    """Seconds since the host told anything new."""
+    """Seconds since the host last reported."""
     rests: bool = False
-    """Whether it goes on no further by itself."""
+    """Whether the move does not go on by itself."""
     is_run: bool = True
-    """Whether anybody is there to carry it on."""
+    """Whether a conductor, or a command of the lab, can run the move now."""
 
     @property
     def title(self) -> str:
-        """The move, its server and its hosts."""
+        """Return the move, its server and its hosts."""
         move = self.move
         name = printable(move.server_name)
         hosts = way(move.kind, move.state, move.source_host, move.dest_host)
@@ -74,16 +74,16 @@ class Picture:
 
     @property
     def done(self) -> int:
-        """Bytes that the running step has done."""
+        """Return the bytes that the running step has done."""
         return self.move.progress_done or 0
 
     @property
     def total(self) -> int:
-        """Bytes that it has to do in all; 0 when its host told nothing."""
+        """Return the bytes that the running step has to do in all; 0 when its host has reported none."""
         return self.move.progress_total or 0
 
     def rows(self) -> list[Row]:
-        """What is behind it and what runs."""
+        """Return the finished steps and the running one."""
         if not self.steps:
             return []
         flow = self.steps[-1].flow_uuid
@@ -93,7 +93,7 @@ class Picture:
         ]
 
     def progress(self) -> list[str]:
-        """Of the running step: bytes, per cent, rate and what is left; nothing when its host told none."""
+        """Return bytes, per cent, rate and time left of the running step; nothing when its host has reported none."""
         if self.rests or not self.total or not self.steps:
             return []
         told = [part(self.done, self.total), f"{100 * self.done // self.total} %"]
@@ -109,7 +109,7 @@ class Picture:
 
 
 class Watcher:
-    """Looks at a move again and again."""
+    """Reads a move again and again."""
 
     def __init__(self, site: Site, move_id: str) -> None:
         self._site = site
@@ -121,7 +121,7 @@ class Watcher:
         self._is_run = True
 
     def read(self) -> Picture:
-        """The move as it is now."""
+        """Return the move as it is now."""
         from droveway.engines.operations.move_requests import can_go_on
         from droveway.persistence.database import database_time
         from droveway.persistence.journal import moves
@@ -161,7 +161,7 @@ class Watcher:
 
 
 def ahead(move: Move, flow: MoveFlow | None, steps: Sequence[MoveStep]) -> list[str]:
-    """The steps that are still to come if all goes well, and what comes then; nothing while something is undone."""
+    """Return the next steps if all goes well, and what comes then; nothing during an undo."""
     from droveway.flows import registry
     from droveway.persistence.journal import kinds
 
@@ -176,13 +176,13 @@ def ahead(move: Move, flow: MoveFlow | None, steps: Sequence[MoveStep]) -> list[
 
 
 def name_of(step: MoveStep) -> str:
-    """The step as people read it."""
+    """Return the step's name as people read it."""
     name = step.step if step.direction == "execute" else f"undo {step.step}"
     return f"{name} (attempt {step.attempt})" if step.attempt > 1 else name
 
 
 def _flows(steps: list[MoveStep]) -> Iterator[Row]:
-    """A line for each flow that has ended."""
+    """Yield a line for each flow that has ended."""
     for flow in dict.fromkeys(step.flow_uuid for step in steps):
         of_flow = [step for step in steps if step.flow_uuid == flow]
         failed = any(step.error for step in of_flow)

@@ -1,4 +1,4 @@
-"""Output for programs that read lines: each value in one, with nothing in it that a terminal would obey."""
+"""Prints values for programs that read lines: each value in one line, without control characters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from droveway.printable import printable
 
 
 class Value(value.ValueFormatter):
-    """Values behind each other, without their names."""
+    """Prints values one after another, without their names."""
 
     def emit_list(
         self,
@@ -22,18 +22,18 @@ class Value(value.ValueFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """A line a row."""
+        """Write one line for each row."""
         super().emit_list(column_names, [_plain(row) for row in data], stdout, parsed_args)
 
     def emit_one(
         self, column_names: Sequence[str], data: Sequence[Any], stdout: TextIO, parsed_args: argparse.Namespace
     ) -> None:
-        """A line a field."""
+        """Write one line for each field."""
         super().emit_one(column_names, _plain(data), stdout, parsed_args)
 
 
 class Csv(commaseparated.CSVLister):
-    """Values between commas, below their names."""
+    """Prints values separated by commas, below a line of names."""
 
     def emit_list(
         self,
@@ -42,7 +42,7 @@ class Csv(commaseparated.CSVLister):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """A line a row."""
+        """Write one line for each row."""
         super().emit_list(column_names, [_plain(row) for row in data], stdout, parsed_args)
 
 

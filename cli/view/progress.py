@@ -1,4 +1,4 @@
-"""What a command that takes longer than a second shows meanwhile on a terminal; it is gone when the command ends."""
+"""Shows on a terminal how far a command is that takes longer than a second; the display goes when the command ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 DELAY: Final = 1.0
-"""Seconds for which nothing is shown: most commands have ended by then."""
+"""Seconds before anything is shown: most commands have ended by then."""
 
 _POLL: Final = 0.25
 _BAR: Final = 24
@@ -23,10 +23,10 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Shows what is done now, how many of how many are done, for how long it has worked, and what is left.
+    """Shows what a command does, how many of how many things are done, the time so far and the time left.
 
-    ``out`` is the terminal, or None where nothing is to be shown.  ``said`` is asked again and again, by a thread of
-    its own, for what there is to say besides.
+    ``out`` is the terminal, or None when nothing is shown. ``said`` returns a further text; a thread calls it again and
+    again.
     """
 
     def __init__(self, out: TextIO | None, what: str, said: Callable[[], str] | None = None) -> None:
@@ -50,9 +50,9 @@ class Progress:
             self._thread.join()
 
     def over(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Each of them, counted as done when the next one is asked for."""
+        """Yield each item, and count it as done when the next one is asked for."""
         known = tuple(items)
-        # At once, since much may be done before the first of them is asked for.
+        # The total is known at once, since the caller may work for long before it asks for the first item.
         self.tell(0, len(known))
         return self._counted(known)
 
@@ -63,11 +63,11 @@ class Progress:
         self.tell(len(items), len(items))
 
     def tell(self, done: int, total: int) -> None:
-        """So many of so many are done."""
+        """Note how many of how many things are done."""
         self._done, self._total = done, total
 
     def words(self) -> list[str]:
-        """How many are done, the time it has taken, and the time left by the pace so far."""
+        """Return how many are done, the time so far, and the time left by the pace so far."""
         spent = time.monotonic() - self._began
         told = [f"{self._done} of {self._total}"] if self._total else []
         told.append(span(spent))
@@ -78,7 +78,7 @@ class Progress:
     def _show(self) -> None:
         if self._ended.wait(DELAY):
             return
-        # What is quick does not wait for it.
+        # A quick command does not wait for this import.
         from rich.console import Console
         from rich.live import Live
 

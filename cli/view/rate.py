@@ -1,4 +1,4 @@
-"""How fast a long step goes and when it will be through, from what its host has told so far."""
+"""Works out how fast a long step goes and when it will be done, from its host's reports so far."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move
 
 SHORTEST_WINDOW: Final = 30.0
-"""Seconds that a rate looks back over at least, once there are so many: a disk's rate jumps from second to second."""
+"""The shortest span in seconds over which a rate is measured: a disk's rate jumps from second to second."""
 
 TOO_EARLY: Final = 1.0
-"""Seconds before which nothing is said of a rate, unless a tenth of the bytes are there."""
+"""Seconds before which no rate is shown, unless a tenth of the bytes are done."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """One word of the host: after ``seconds`` of work ``done`` bytes of ``total`` were there, ``kept`` from before."""
+    """One report of the host: after ``seconds`` of work it had ``done`` bytes of ``total``, ``kept`` of them before."""
 
     seconds: float
     done: int
@@ -28,39 +28,40 @@ class Sample:
 
     @property
     def made(self) -> int:
-        """The bytes of this run."""
+        """Return the bytes of this run."""
         return self.done - self.kept
 
 
 def reported(move: Move | View) -> list[Sample]:
-    """The last word of the running step's host, which stands for the run so far; none when it told none."""
+    """Return the last report of the running step's host as the only one; none when it has reported none."""
     if move.progress_done is None or move.progress_total is None:
         return []
     return [Sample(move.progress_seconds or 0.0, move.progress_done, move.progress_total, move.progress_kept or 0)]
 
 
 class Series:
-    """The words of one run of one step; a run that begins anew begins a new series."""
+    """The reports of one run of one step; a new run begins a new series."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """The next word, perhaps the same one again."""
+        """Add the next report, which may be the same one again."""
         if self.samples and _is_other_run(self.samples[-1], sample):
             self.samples.clear()
         if not self.samples or sample != self.samples[-1]:
             self.samples.append(sample)
 
     def clear(self) -> None:
-        """The step has ended."""
+        """Drop all reports, since the step has ended."""
         self.samples.clear()
 
 
 def rate(samples: Sequence[Sample]) -> float | None:
-    """Bytes a second of late: over half of the run so far and at least `SHORTEST_WINDOW`; None while nobody can say.
+    """Return the recent bytes a second; None while it is too early to say.
 
-    A slow start is forgotten that way, and a lasting change is believed; what jumps to and fro is evened out.
+    It is measured over the second half of the run so far, or over `SHORTEST_WINDOW` if that is longer. So a slow start
+    is forgotten, and short jumps are evened out.
     """
     if not samples:
         return None
@@ -75,7 +76,7 @@ def rate(samples: Sequence[Sample]) -> float | None:
 
 
 def left(samples: Sequence[Sample]) -> float | None:
-    """Seconds until all bytes are there, counted from the last word; None while nobody can say."""
+    """Return the seconds from the last report until all bytes are done; None while it is too early to say."""
     speed = rate(samples)
     return None if speed is None else (samples[-1].total - samples[-1].done) / speed
 

@@ -1,4 +1,4 @@
-"""Spans of time and moments as operators type them."""
+"""Reads spans of time and moments as operators type them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 
 UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 LONGEST: Final = 365 * 86400
-"""Seconds."""
+"""The longest span that is accepted, in seconds."""
 
 
 _SPAN: Final = re.compile(r"(\d+) ?(s|m|min|h|d)?")
 
 
 def seconds(text: str) -> int:
-    """A span of time as 90, 90s, 30min, 24h or 2d."""
+    """Return the seconds of a span of time such as 90, 90s, 30min, 24h or 2d."""
     match = _SPAN.fullmatch(text)
     if match is None or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text} is no time: write 90s, 30min, 24h or 2d")
@@ -27,12 +27,12 @@ def seconds(text: str) -> int:
 
 
 def seconds_or_none(text: str) -> int:
-    """A span of time, or 0 for none."""
+    """Return the seconds of a span of time, or 0."""
     return 0 if text == "0" else seconds(text)
 
 
 def moment(text: str) -> dt.datetime | dt.timedelta:
-    """A moment (naive, UTC) by its date, with or without a time of day, or the time that has passed since it."""
+    """Return a moment (UTC, without a zone) by its date and perhaps its time, or the time that has passed since it."""
     if _SPAN.fullmatch(text):
         return dt.timedelta(seconds=seconds(text))
     try:

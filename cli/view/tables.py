@@ -1,6 +1,6 @@
-"""Tables for people: columns side by side, several lines in a cell where it has them.
+"""Prints tables for people, whose cells may have several lines.
 
-cliff's own formatter looks up the width of each character, which takes longer than a listing may.
+Cliff's own formatter looks up the width of each character, which takes too long for a listing.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from droveway.printable import printable
 
 _GAP: Final = "  "
 _NARROWEST: Final = 8
-"""Columns below which no word is broken to make a table fit."""
+"""The width of a column below which no word is broken to make a table fit."""
 _TIED: Final = "\N{NO-BREAK SPACE}"
-"""Stands for a space at which no line may be broken; textwrap breaks at others only."""
+"""Stands for a space at which no line may be broken, which textwrap respects."""
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -32,14 +32,14 @@ class Cell(NamedTuple):
 
     lines: list[str]
     whole: bool = False
-    """Whether no word of it may be broken."""
+    """Whether its words may not be broken."""
 
 
 class TableFormatter(base.ListFormatter, base.SingleFormatter):
-    """Prints aligned columns under their names; numbers to the right."""
+    """Prints aligned columns under their names, numbers to the right."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """No options: `droveway.cli.base` has them, so that this is imported by who prints a table alone."""
+        """Add none: `droveway.cli.base` has the options, so that only tables need the import of this module."""
 
     def emit_list(
         self,
@@ -48,7 +48,7 @@ class TableFormatter(base.ListFormatter, base.SingleFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """A line a row, below a line of names."""
+        """Write one line for each row, below a line of names."""
         rows = [[_cell(value) for value in row] for row in data]
         right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(column_names))]
         _write(stdout, [[Cell([name], whole=True) for name in column_names], *rows], right, _room(stdout, parsed_args))
@@ -60,13 +60,13 @@ class TableFormatter(base.ListFormatter, base.SingleFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """A line a field."""
+        """Write one line for each field."""
         rows = [[Cell([name], whole=True), _cell(value)] for name, value in zip(column_names, data, strict=True)]
         _write(stdout, rows, [False, False], _room(stdout, parsed_args))
 
 
 def _room(stdout: TextIO, parsed_args: argparse.Namespace) -> int:
-    """How many columns a table may take; 0 for any number."""
+    """Return how many columns a table may take; 0 for any number."""
     if parsed_args.max_width is not None:
         return int(parsed_args.max_width)
     return shutil.get_terminal_size().columns if parsed_args.fit_width or stdout.isatty() else 0
@@ -75,7 +75,7 @@ def _room(stdout: TextIO, parsed_args: argparse.Namespace) -> int:
 def _cell(value: Any) -> Cell:
     if isinstance(value, Pieces):
         return Cell([" ".join(piece.replace(" ", _TIED) for piece in value.pieces())], whole=True)
-    # Only a column makes lines of its own; what came from a row or a host stays in the one that it is in.
+    # Only a FormattableColumn may make several lines. A text from a row or a host stays in one line.
     lines = value.human_readable().split("\n") if isinstance(value, FormattableColumn) else [printable(str(value))]
     return Cell(lines)
 
@@ -102,7 +102,7 @@ def _write(stdout: TextIO, rows: Sequence[Sequence[Cell]], right: Sequence[bool]
 
 
 def _narrowed(columns: Sequence[Sequence[Cell]], widths: Sequence[int], room: int) -> list[int]:
-    """The widths with which the columns fit, the widest ones narrowed first.
+    """Return the widths with which the columns fit, the widest ones narrowed first.
 
     Words are broken only where that makes the table fit, and ids, times and names of columns not even then. A table
     that cannot be made to fit is as narrow as it gets with whole words.
@@ -117,7 +117,7 @@ def _narrowed(columns: Sequence[Sequence[Cell]], widths: Sequence[int], room: in
 
 
 def _unbreakable(column: Sequence[Cell]) -> int:
-    """The width that a column has at least, when words in it are broken."""
+    """Return the least width of a column whose words are broken."""
     kept = [word for cell in column for word in _words(cell) if cell.whole or _ID.search(word)]
     return max([_NARROWEST, *map(marks.width, kept)])
 

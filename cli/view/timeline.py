@@ -1,4 +1,4 @@
-"""The history of a move as one HTML file of its own: a timeline by host, and every run of every step below it."""
+"""Writes the history of a move as one HTML file: a timeline by host, and every run of every step below it."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _FOLDED: Final = 100
 
 
 class Timeline(base.ListFormatter):
-    """Writes what `draw` was given last, whichever columns are asked for."""
+    """Writes the move that `draw` was given last, whatever columns are asked for."""
 
     def __init__(self) -> None:
         self._page = ""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """No options."""
+        """Add no options."""
 
     def draw(self, facts: Mapping[str, Any], steps: Sequence[View]) -> None:
         """Lay out the page of the move that `droveway.cli.commands.move.facts` describes."""
@@ -64,7 +64,7 @@ class Timeline(base.ListFormatter):
 
 
 def page(facts: Mapping[str, Any], steps: Sequence[View], now: dt.datetime) -> str:
-    """The whole file; steps that have not ended are drawn until ``now`` (UTC, naive)."""
+    """Return the whole file; steps that have not ended are drawn until ``now`` (UTC, without a zone)."""
     title = f"move {facts['id'][:SHORT]}: {facts['kind']} {facts['server_name']}"
     hosts = way(facts["kind"], facts["state"], facts["source"], facts["destination"])
     axis = Axis([(step.started_at, step.ended_at or now) for step in steps])
@@ -80,14 +80,14 @@ def page(facts: Mapping[str, Any], steps: Sequence[View], now: dt.datetime) -> s
 
 
 def _said(facts: Mapping[str, Any]) -> str:
-    """The state, and why it is so."""
+    """Return the state, and the reason for it."""
     why = f": {facts['error']}" if facts["error"] else ""
     coming = f'\n<p class="next">{text(facts["next"])}</p>' if facts.get("next") else ""
     return f'<p class="state"><b>{text(marks.state(facts["state"], coloured=False))}</b>{text(why)}</p>{coming}'
 
 
 def _facts(facts: Mapping[str, Any], drawn: Sequence[Bar]) -> str:
-    """What the whole comes to, as terms and values."""
+    """Return the totals of the move, as terms and values."""
     known = {"move": facts["id"], "asked for (UTC)": clock(facts["created"])}
     if facts.get("asked_by"):
         known["asked by"] = facts["asked_by"]
@@ -121,7 +121,7 @@ def _table(drawn: Sequence[Bar], lanes: Sequence[str], waits: Sequence[Wait]) ->
 
 
 def _waits(coming: list[Wait], bar: Bar) -> list[str]:
-    """The waits that ended before the step began; they are taken from those that are still to come."""
+    """Return the waits that ended before the step began, and remove them from those still to come."""
     rows = []
     while coming and coming[0].end <= bar.step.started_at:
         wait = coming.pop(0)
@@ -147,7 +147,7 @@ def _row(bar: Bar, lanes: Sequence[str]) -> str:
 
 
 def _outcome(bar: Bar) -> str:
-    """The error or the result; what is long, or has an inner structure, unfolds."""
+    """Return the error or the result; a long or structured one can be unfolded."""
     step = bar.step
     if step.error:
         return _folded(f"{step.error.get('code', '')}: {step.error.get('message', '')}")
@@ -168,7 +168,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _folded(outcome: str) -> str:
-    """The text, of which a long one shows its beginning and unfolds."""
+    """Return the text; a long one shows its beginning and can be unfolded."""
     if len(outcome) <= _FOLDED:
         return text(outcome)
     return f"<details><summary>{text(outcome[: _FOLDED - 1])}…</summary>{text(outcome)}</details>"

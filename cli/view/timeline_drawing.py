@@ -1,4 +1,4 @@
-"""The picture at the top of a timeline: a lane for each host, its steps as bars, the waits between them, and bytes."""
+"""Draws the picture at the top of a timeline: a lane for each host, with steps as bars, waits and bytes."""
 
 from __future__ import annotations
 
@@ -40,28 +40,28 @@ class Bar:
     right: float
     seconds: float
     taken_over: bool
-    """Whether the claim under which it ended is not that of the step before: its conductor was killed or let go."""
+    """Whether another claim than that of the step before ended it: the conductor before was killed or released it."""
 
     @property
     def name(self) -> str:
-        """The step, or what it takes back."""
+        """Return the step's name, or that of the step which it undoes."""
         return self.step.step if self.step.direction == "execute" else f"undo {self.step.step}"
 
     @property
     def mark(self) -> str:
-        """Done, failed or still running."""
+        """Return the mark for done, failed or running."""
         if self.step.ended_at is None:
             return marks.RUNNING
         return marks.FAILED if self.step.error else marks.DONE
 
     @property
     def bytes(self) -> int:
-        """The bytes that it has sent."""
+        """Return the bytes that it has sent."""
         return int((self.step.result or {}).get(BYTES, 0))
 
     @property
     def rate(self) -> str:
-        """The bytes that it has sent and how fast, as `600.0 MiB at 168.1 MiB/s`; empty when it sent none."""
+        """Return the bytes that it has sent and how fast, as `600.0 MiB at 168.1 MiB/s`; empty when it sent none."""
         if not self.bytes:
             return ""
         speed = f" at {size(int(self.bytes / self.seconds))}/s" if self.seconds > 0 else ""
@@ -69,7 +69,7 @@ class Bar:
 
     @property
     def label(self) -> str:
-        """All about it in a line."""
+        """Return all about it in one line."""
         attempt = f", attempt {self.step.attempt}" if self.step.attempt else ""
         sent = f", {self.rate}" if self.rate else ""
         again = f", {TAKEN_OVER} under a new claim" if self.taken_over else ""
@@ -88,12 +88,12 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """How long it was."""
+        """Return the seconds that it lasted."""
         return (self.end - self.start).total_seconds()
 
 
 class Axis:
-    """Time from left to right, in which long waits, as that for a confirm, take little room."""
+    """Maps time to the width of the page; long waits, such as that for a confirm, take little room."""
 
     def __init__(self, spans: Sequence[tuple[dt.datetime, dt.datetime]]) -> None:
         self.pieces: list[tuple[dt.datetime, dt.datetime]] = []
@@ -110,7 +110,7 @@ class Axis:
         self._scale = (1 - self._break * breaks) / drawn
 
     def at(self, moment: dt.datetime) -> float:
-        """Where the moment lies, from 0 to 1."""
+        """Return where the moment lies, from 0 to 1."""
         x = 0.0
         for start, end in self.pieces:
             if moment <= end:
@@ -119,7 +119,7 @@ class Axis:
         return 1.0
 
     def waits(self) -> list[Wait]:
-        """The times that are drawn narrower than they were."""
+        """Return the times that are drawn narrower than they were."""
         return [
             Wait(before[1], after[0], self.at(before[1]), self.at(after[0]))
             for before, after in itertools.pairwise(self.pieces)
@@ -127,7 +127,7 @@ class Axis:
 
 
 def bars(steps: Sequence[View], axis: Axis, now: dt.datetime) -> list[Bar]:
-    """A bar for each run of each step; one that has not ended is drawn until ``now``."""
+    """Return a bar for each run of each step; a run that has not ended is drawn until ``now``."""
     made = []
     before: View | None = None
     for step in steps:
@@ -148,7 +148,7 @@ def bars(steps: Sequence[View], axis: Axis, now: dt.datetime) -> list[Bar]:
 
 
 def groups(drawn: Sequence[Bar]) -> list[tuple[str, list[Bar]]]:
-    """The bars of each attempt of each flow, under its name."""
+    """Return the bars of each attempt of each flow, by its name."""
     found = []
     for (flow, attempt), group in itertools.groupby(drawn, key=lambda bar: (bar.step.flow, bar.step.attempt)):
         found.append((f"{flow}, attempt {attempt}" if attempt else flow, list(group)))
@@ -156,7 +156,7 @@ def groups(drawn: Sequence[Bar]) -> list[tuple[str, list[Bar]]]:
 
 
 def drawing(drawn: Sequence[Bar], lanes: Sequence[str], axis: Axis) -> str:
-    """The whole picture."""
+    """Return the whole picture."""
     if not drawn:
         return ""
     waits = axis.waits()
@@ -180,17 +180,17 @@ def drawing(drawn: Sequence[Bar], lanes: Sequence[str], axis: Axis) -> str:
 
 
 def place(left: float, right: float) -> str:
-    """The style that puts an element between two shares of the width."""
+    """Return the style that puts an element between two shares of the width."""
     return f"left:{100 * left:.3f}%;width:{100 * max(0.0, right - left):.3f}%"
 
 
 def hue(lane: str, lanes: Sequence[str]) -> int:
-    """The number of the lane's colour."""
+    """Return the number of the lane's colour."""
     return lanes.index(lane) % _HUES
 
 
 def kind(bar: Bar, lanes: Sequence[str]) -> str:
-    """The classes of a bar: the colour of its lane, and whether it takes something back, failed or runs."""
+    """Return the classes of a bar: its lane's colour, and whether it is an undo, has failed or runs."""
     names = [f"host{hue(bar.lane, lanes)}", "bar"]
     names += ["undo"] if bar.step.direction != "execute" else []
     names += ["failed"] if bar.step.error else []
@@ -199,12 +199,12 @@ def kind(bar: Bar, lanes: Sequence[str]) -> str:
 
 
 def clock(moment: dt.datetime) -> str:
-    """The moment (naive, UTC) to the second."""
+    """Return the moment (UTC, without a zone) to the second."""
     return f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def text(value: object) -> str:
-    """The value as text of the page."""
+    """Return the value as text of the page."""
     return html.escape(str(value))
 
 
@@ -216,7 +216,7 @@ def _lane(name: str, cells: Sequence[str], kinds: str) -> str:
 
 
 def _bands(drawn: Sequence[Bar]) -> list[str]:
-    """A band for each attempt of each flow."""
+    """Return a band for each attempt of each flow."""
     cells = []
     for name, of_band in groups(drawn):
         left, right = min(bar.left for bar in of_band), max(bar.right for bar in of_band)
@@ -236,7 +236,7 @@ def _bar(bar: Bar, lanes: Sequence[str]) -> str:
 
 
 def _bytes(drawn: Sequence[Bar]) -> str:
-    """All bytes that had been sent by then, over time."""
+    """Draw the sum of all bytes sent, over time."""
     whole, sent, points = sum(bar.bytes for bar in drawn), 0, ["0,100"]
     for bar in (bar for bar in drawn if bar.bytes):
         points.append(f"{1000 * bar.left:.1f},{100 - 100 * sent / whole:.1f}")

@@ -1,6 +1,6 @@
-"""How the timeline looks: in light and in dark, on paper, and with the colours of the reader's own system.
+"""Holds the styles of the timeline: in light and in dark, on paper, and with the colours of the reader's own system.
 
-A bar tells by its border and its pattern what it is, so that no colour is needed to read it.
+A bar's border and pattern say what it is, so that it can be read without colours.
 """
 
 from __future__ import annotations

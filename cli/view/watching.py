@@ -1,4 +1,4 @@
-"""Following a move: a live view on a terminal, one line for each change elsewhere."""
+"""Follows a move: with a live view on a terminal, with one line for each change elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move, MoveStep
 
 POLL: Final = 0.1
-"""Seconds between two looks at the journal."""
+"""Seconds between two reads of the journal."""
 
 NOBODY: Final = "nobody runs this lab now; carry the move on with  droveway move resume"
 STOPPING: Final = "stopping what runs here, to be carried on later; Ctrl-C again ends this command at once"
@@ -30,20 +30,20 @@ _TENTHS: Final = 10
 
 
 class View(Protocol):
-    """Where pictures of a move go."""
+    """Shows pictures of a move."""
 
     def update(self, picture: Picture, note: str = "") -> None:
-        """Show what is new in it."""
+        """Show what is new in the picture."""
 
     def abandon(self) -> None:
-        """The process ends at once: leave the terminal usable."""
+        """Leave the terminal usable: the process ends at once."""
 
 
 class Lines:
     """Writes a line for each step that begins or ends, each tenth of its bytes, and each note."""
 
     def __init__(self, out: TextIO, behind: Picture | None = None) -> None:
-        """What ``behind`` shows was said before."""
+        """Write to ``out``; the steps in the picture ``behind`` were written before and are left out."""
         self._out = out
         self._said: set[object] = set(map(_line, behind.steps) if behind is not None else ())
 
@@ -52,7 +52,7 @@ class Lines:
         for step in picture.steps:
             self._say(_line(step))
         if told := picture.progress():
-            # A tenth is news once, however exactly it is told.
+            # Each tenth is written once.
             running, tenth = picture.steps[-1], _TENTHS * picture.done // picture.total
             self._say(f"  ▸ {running.step}: {', '.join(told)}", key=(running.seq, tenth))
         if note:
@@ -60,7 +60,7 @@ class Lines:
         self._out.flush()
 
     def abandon(self) -> None:
-        """Lines need nothing."""
+        """Do nothing: lines leave the terminal as it is."""
 
     def _say(self, line: str, key: object = None) -> None:
         if (key or line) not in self._said:
@@ -115,9 +115,9 @@ def follow(site: Site, name: str, out: TextIO) -> Move:
 
 @contextlib.contextmanager
 def carrying(site: Site, move_id: str, out: TextIO, *, lines: bool) -> Iterator[None]:
-    """While the block carries the move on, show how: live on a terminal, elsewhere in ``lines`` if they are wanted.
+    """Show the move's progress while the block runs it: live on a terminal, elsewhere in ``lines`` if they are wanted.
 
-    Ctrl-C parks what this command runs, says how the move stands, and is raised again.
+    Ctrl-C parks the move if this command runs it, prints how the move stands, and is raised again.
     """
     try:
         if not (lines or is_terminal(out)):
@@ -134,9 +134,10 @@ def carrying(site: Site, move_id: str, out: TextIO, *, lines: bool) -> Iterator[
 
 @contextlib.contextmanager
 def _between_reads() -> Iterator[Callable[[], None]]:
-    """Keep a first Ctrl-C until what is yielded is called, which raises it; a second one is raised at once.
+    """Hold a first Ctrl-C back, and raise it when the caller calls the function that is yielded.
 
-    Raised in the midst of a look it can be lost: Python drops what is raised while it clears an object away.
+    A second one is raised at once. A KeyboardInterrupt in the middle of a read could be lost, since Python drops
+    exceptions that are raised while it destroys an object.
     """
     pressed = threading.Event()
 
@@ -158,9 +159,9 @@ def _between_reads() -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def stoppable(on_stop: Callable[[], None], abandon: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Ctrl-C is raised in the block, which parks what runs; a second one ends the process, as a kill would.
+    """Raise a first Ctrl-C in the block, which then parks the move; a second one ends the process, as a kill would.
 
-    ``on_stop`` is called with the first one and ``abandon`` with the second, both by the signal's handler.
+    The signal's handler calls ``on_stop`` at the first one and ``abandon`` at the second.
     """
 
     def second(_number: int, _frame: FrameType | None) -> None:
@@ -180,7 +181,7 @@ def stoppable(on_stop: Callable[[], None], abandon: Callable[[], None] = lambda:
 
 
 def left(site: Site, move_id: str) -> str:
-    """What becomes of a move that is watched no longer."""
+    """Return what becomes of a move that is not watched any more."""
     picture = Watcher(site, move_id).read()
     move, short = picture.move, move_id[:SHORT]
     if picture.rests:
@@ -204,7 +205,7 @@ def _screen(out: TextIO, behind: Picture | None = None) -> Iterator[View]:
 
 @contextlib.contextmanager
 def _shown(watcher: Watcher, view: View) -> Iterator[Callable[[], None]]:
-    """Keep the view up to date from a thread; yields what lets it say that all stops."""
+    """Keep the view up to date from a thread; yields a function that makes the view say that everything stops."""
     ended, stopping = threading.Event(), threading.Event()
 
     def update() -> None:
@@ -225,7 +226,7 @@ def _shown(watcher: Watcher, view: View) -> Iterator[Callable[[], None]]:
 
 
 def running(picture: Picture) -> str:
-    """The move and the step that it is at, with its bytes, their rate and the time left where its host tells them."""
+    """Return the move and its present step, with bytes, rate and time left if its host reports them."""
     step = [name_of(picture.steps[-1])] if picture.steps else []
     return f"{picture.move.id[:SHORT]} {', '.join([*step, *picture.progress()])}".rstrip()
 

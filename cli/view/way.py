@@ -1,4 +1,4 @@
-"""From where to where a move goes, as people read it."""
+"""Writes from where to where a move goes, for people."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _WITHOUT_DESTINATION: Final = frozenset({kinds.DELETE.name, kinds.SHELVE.name})
 
 
 def way(kind: str, state: str, source: str | None, destination: str | None) -> str:
-    """Name both hosts, with a mark for a destination that is still to be chosen; a move that gets none has one host.
+    """Return both hosts of a move, with a mark for a destination that is still to be chosen.
 
-    It gets none where it ended before the choice, and where it deletes or shelves its server.  A dash stands for the
-    source of a server that was on no host.
+    A move that ended before the choice, a delete and a shelve have no destination, and only the source is named. A dash
+    stands for the source of a server that was on no host.
     """
     source = source or NONE
     if not destination and (State(state) in ENDED or kind in _WITHOUT_DESTINATION):

@@ -129,7 +129,7 @@ def test_an_error_that_ends_a_thread_of_a_daemon_stands_in_its_log(
     (record,) = caplog.records
     assert (record.levelname, record.getMessage()) == (
         "ERROR",
-        "The thread keeper ended, for it met what nobody foresaw",
+        "The thread keeper ended after an unexpected error",
     )
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], LookupError)
