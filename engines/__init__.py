@@ -1,1 +1,5 @@
-"""What runs the graphs: engine, conductor, board, fencing and the keeper."""
+"""Runs the graphs of moves.
+
+``conductor`` runs one claimed flow, ``keeper`` decides over all moves, ``operations`` are what commands do, and
+``site`` opens the databases and services of an installation.  `docs/glossary.rst` explains the words.
+"""

@@ -1,4 +1,4 @@
-"""A conductor and a keeper, started over the parts of a lab or of an installation."""
+"""Starts a conductor and a keeper over the parts of a lab or of an installation."""
 
 from __future__ import annotations
 
@@ -38,14 +38,15 @@ LOG = logging.getLogger(__name__)
 KEEPER_ROUND: Final = 1.0
 """Seconds between two rounds of the keeper, each of which reads seven times from the journal.
 
-What it misses meanwhile are wishes that file no flow: a hold that is lifted, a parked move that is to go on.
+A command that files a flow wakes the keeper sooner (`KEEPER_PROBE`).  A command that files none waits for the next
+round: it lifts a hold, or lets a parked move go on.
 """
 
 KEEPER_PROBE: Final = 0.1
-"""Seconds between two questions whether a command has filed a flow."""
+"""Seconds between two looks at whether a command has filed a flow."""
 
 RACKS_FOR: Final = 60.0
-"""Seconds after which it is looked up again which hosts are in which racks."""
+"""Seconds for which the keeper uses what it read about the racks of hosts, before it reads it again."""
 
 
 def conductor(
@@ -57,10 +58,11 @@ def conductor(
     ignored: Collection[str] = (),
     records: Store | None = None,
 ) -> Conductor:
-    """A conductor, started over a session of its own; ``name`` is new for each.
+    """Start a conductor over a session of its own; ``name`` must be new for each.
 
-    What the workers of ``ignored`` hosts have seen of the journal does not count.  What the journal recorded of moves
-    is mirrored in ``records``, by default in ZooKeeper.
+    A conductor does not start when a worker has seen a higher epoch than the journal can have given.  Workers of
+    ``ignored`` hosts are not asked.  What the journal recorded of moves is mirrored in ``records``, by default in
+    ZooKeeper.
     """
     conf = site.conf
     resources = Resources(
@@ -79,7 +81,7 @@ def conductor(
 
 
 def _options(site: Parts) -> MoveOptions:
-    """What steps heed of the configuration."""
+    """Read from the configuration what steps go by."""
     conf = site.conf
     return MoveOptions(
         max_attempts=conf.scheduler.max_attempts,
@@ -95,7 +97,7 @@ def _options(site: Parts) -> MoveOptions:
 
 
 def keeper(site: Parts, coordination: Coordination) -> Keeper:
-    """A keeper, started over a session that it may share with a conductor."""
+    """Start a keeper over a session that it may share with a conductor."""
     conf = site.conf.confirm
     found = Keeper(
         coordination,
@@ -119,7 +121,10 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
 
 
 def _declared(site: Parts) -> frozenset[str]:
-    """The hosts of all cells that a person declared down; a cell that is away has none."""
+    """Find the hosts that a person declared down, each by itself or with its whole cell.
+
+    A host of a cell whose database is away counts as not declared down, unless the whole cell is.
+    """
     with site.journal.read() as session:
         gone = cells_down.find(session)
     found = frozenset(host for cell in gone for host in catalog.hosts_of(site.api, cell))
@@ -137,14 +142,14 @@ def _declared(site: Parts) -> frozenset[str]:
 
 
 def host_nodes(site: Parts, coordination: Coordination) -> HostNodes:
-    """What makes the folders that workers may not make, started."""
+    """Start what makes the folders of hosts in ZooKeeper, which workers have no right to make."""
     found = HostNodes(coordination, site.api)
     found.start()
     return found
 
 
 def _racks(site: Parts) -> Callable[[], Racks]:
-    """The racks of all hosts, seldom read, since they seldom change."""
+    """Return a function that gives the racks of all hosts; it reads them anew after `RACKS_FOR` seconds."""
     known: tuple[float, Racks] = (-RACKS_FOR, {})
 
     def racks() -> Racks:
@@ -157,7 +162,7 @@ def _racks(site: Parts) -> Callable[[], Racks]:
 
 
 def daemon_registry(site: Parts, coordination: Coordination, *, name: str) -> DaemonRegistry:
-    """What keeps the journal's word on the daemons current, started; ``name`` is the conductor's."""
+    """Start what keeps the journal's rows of conductors and workers current; ``name`` is this conductor's."""
     found = DaemonRegistry(coordination, site.journal, name=name, version=metadata.version("droveway"))
     found.start()
     return found

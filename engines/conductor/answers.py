@@ -1,6 +1,6 @@
-"""Checks what workers answer to commands against the schemas of the wire: a host's word is a stranger's.
+"""Checks what workers answer to commands against the schemas of the wire: a host is not trusted.
 
-Checked right where an answer is read.  What no schema names is left out, so that a later release may say more.
+An answer is checked where it is read.  Fields that no schema names are left out, so that a later release may add some.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from droveway.wire.values import harmless
 BAD_ANSWER: Final = "bad-answer"
 """The code of the StepError for an answer that breaks its schema."""
 
-NOT_ITS: Final = frozenset(
+CONDUCTOR_CODES: Final = frozenset(
     {
         "bad-answer",
         "coordination-lost",
@@ -36,18 +36,22 @@ NOT_ITS: Final = frozenset(
         "runs-elsewhere",
     }
 )
-"""Codes that a conductor gives and no worker: a host that calls itself declared down would be waited for by nobody."""
+"""Error codes that only a conductor gives; an answer with one of them is refused.
+
+A worker that answered declared-down, for instance, would keep conductors from waiting for its host.
+"""
 
 FAULTS: Final = ("move", "destination")
-"""Whose fault an error is, as `droveway.errors.fault_of` says it."""
+"""Whose fault an error may be, in the words of `droveway.errors.fault_of`."""
 
 _CODE: Final = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
 
 
 def checked(command: Command, result: Result) -> Result:
-    """Return the answer with what its schema names, or with the error that it breaks it, for what it tells.
+    """Return the answer with the fields that its schema names; one that breaks the schema becomes a bad-answer error.
 
-    An error is of the host that was asked, or of the one that it was to fetch disks from, whatever it says.
+    An error names the host that was asked, or the host that disks were to be copied from.  Any other host that the
+    worker names is replaced by the one that was asked.
     """
     if result.error is not None:
         if why := _wrong(result.error):
@@ -70,23 +74,23 @@ def checked(command: Command, result: Result) -> Result:
 
 
 def refused(command: Command, epoch: int, why: str) -> Result:
-    """Return the answer that stands for one which nobody can use."""
+    """Return a bad-answer error in the place of an answer that nobody can use."""
     asked = command.action if command.direction == "execute" else f"the undo of {command.action}"
     error = StepError(sentence(command.host, asked, why), code=BAD_ANSWER, host=command.host)
     return Result(key=command.key, epoch=epoch, error=error.as_dict())
 
 
 def sentence(host: str, asked: str, why: str) -> str:
-    """Return what is told of an answer that nobody can use, in one line."""
+    """Return the message about an answer that nobody can use, in one line."""
     told = f"host {host} gave no valid answer to {asked} ({harmless(why)})"
     return f"{told}: restart its worker or upgrade it, and see its log (droveway worker show {host})"
 
 
 def _wrong(error: Mapping[str, str]) -> str:
-    """Why an error is none that a worker gives; empty when it is one."""
+    """Say why no worker may give this error; empty when one may."""
     code, fault = error["code"], error.get("fault", FAULTS[0])
     if _CODE.fullmatch(code) is None:
         return f"{code[:80]!r} is no error's code"
-    if code in NOT_ITS:
+    if code in CONDUCTOR_CODES:
         return f"it failed with {code}, which no worker says: {error['message']}"
     return "" if fault in FAULTS else f"it calls its failure the fault of {fault[:80]!r}"

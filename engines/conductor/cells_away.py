@@ -1,4 +1,4 @@
-"""Decides what becomes of a step of a move between cells that has lost a database."""
+"""Decides what becomes of a step when a database of a move between cells does not answer."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
     from droveway.wire.values import Direction
 
 
-_ARRIVES: Final = "copy_disks"
-"""The step from whose end on all that a forward move needs of its source stands on its destination."""
+_COPIES_DISKS: Final = "copy_disks"
+"""The step that copies the disks.  After it a forward move needs nothing more of its source."""
 
 
 def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
     """Decide how the step ends; None where it is entered again.
 
-    Meanwhile the move says for which cell it waits.  What is owed instead is recorded: ``sequence`` is the number of
-    the step's row in the history.  Raises what the driver does where more than that cell is away.
+    While the step is tried again, the move's row names the cell that it waits for.  Where the cell is to owe the step,
+    the debt is recorded with ``sequence``, the number of the step's row in the history.  Raises what the database's
+    driver raises when another database is away too.
     """
     away = _away(run)
     if not away:
@@ -43,13 +44,13 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
                 cell_waits.note_api(session, moves.get(session, run.move_id, lock=True))
         return None
     home = run.home_cell()
-    # Of two of which one is declared down the flow can only wait for the other.
+    # When both cells are away and one is declared down, the flow can only wait for the other.
     lost = [each for each in away if not run.cells.is_down(each)] if len(away) > 1 else away
     cell = home if home in lost else lost[0]
     down, target = run.cells.is_down(cell), cell == run.row.dest_cell
     found = verdict(graph, step, direction, target=target, home=cell == home, down=down)
     if len(away) > 1:
-        found = Verdict.WAITS  # of which of them the step has lost nobody knows
+        found = Verdict.WAITS  # nobody knows which of the two the step needed
     with run.write() as session:
         row = moves.get(session, run.move_id, lock=True)
         waited = cell_waits.note(session, row, cell).total_seconds()
@@ -68,7 +69,7 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
 
 
 def _action(graph: Graph, step: str, direction: Direction) -> str:
-    """Name what the cell owes of the step, or of its undo."""
+    """Name the action that the cell owes for the step, or for its undo."""
     of = graph.by_name[step]
     return of.cell_debt or (of.debt_when_gone if direction == "execute" else of.undo_debt_when_gone)
 
@@ -83,15 +84,16 @@ def owe(
     sequence: int,
     direction: Direction,
 ) -> None:
-    """Record what the cell owes: this action, as the step of the flow does it in that direction."""
+    """Record that the cell owes this action, which is part of the flow's step in that direction."""
     owed = Owed(flow=flow, step=step, sequence=sequence, details={}, deadline=0.0, direction=direction)
     debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
 
 
 def _away(run: Run) -> list[str]:
-    """Name the cells of a move between cells whose databases do not answer; for a delete those that are gone.
+    """Name the cells of a move between cells whose databases do not answer; none for a move within one cell.
 
-    A delete waits for a cell that is merely away, as a flow within one does.
+    For a delete, name those that are declared down.  It waits for a cell that is merely away, as a flow within one
+    cell does.
     """
     row = run.row
     if row.dest_cell in (None, row.source_cell):
@@ -126,7 +128,7 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
 
 
 def nowhere(move_id: str, down: list[str]) -> str:
-    """Say why nothing can be done for a move none of whose cells is left."""
+    """Say why a move can go neither on nor back when all its cells are declared down."""
     again = f"droveway move retry {move_id[:SHORT]}"
     if len(down) == 1:
         cell = down[0]
@@ -141,10 +143,10 @@ def nowhere(move_id: str, down: list[str]) -> str:
 
 
 def lives_in(run: Run, graph: Graph, mapped: str) -> str:
-    """Name the cell whose rows count, of a server that is mapped to ``mapped``: mostly that one.
+    """Name the cell whose rows of the server count: usually ``mapped``, the one that the server is mapped to.
 
-    For a cell that is declared down the other one stands in: the source's for a move on its way there or back, until
-    an unshelve has started its guest there, and the target's for a forward move once its copy has arrived whole.
+    If only that cell is declared down, the other cell of the move may stand in.  The source's does, unless an unshelve
+    has started its guest in the target cell.  The target's does only for a forward move that has copied all disks.
     """
     row, record = run.row, graph.kind_record
     other = row.source_cell if mapped == row.dest_cell else row.dest_cell
@@ -160,16 +162,16 @@ def lives_in(run: Run, graph: Graph, mapped: str) -> str:
 
 
 def _has_arrived(run: Run) -> bool:
-    """Tell whether the copy stood whole on the destination before the flow was to be undone."""
+    """Tell whether the destination had the whole copy, and no step of the flow has begun its undo."""
     back = any(
         each.direction == "revert" and (each.flow_uuid, each.attempt) == (run.flow_uuid, run.row.attempt)
         for each in run.step_runs()
     )
-    return not back and not run.is_behind() and _was_done(run, _ARRIVES)
+    return not back and not run.is_behind() and _was_done(run, _COPIES_DISKS)
 
 
 def _was_done(run: Run, step: str) -> bool:
-    """Tell whether this flow did the step on its alternate."""
+    """Tell whether this flow did the step on its current alternate."""
     done = (run.flow_uuid, run.row.attempt, step, "execute")
     return any(
         (each.flow_uuid, each.attempt, each.step, each.direction) == done
@@ -180,7 +182,10 @@ def _was_done(run: Run, step: str) -> bool:
 
 
 def is_declared_down(cells: Cells, move: Move, kind: str, host: str) -> bool:
-    """Tell whether somebody said that the move's host is off; in a cell that is away nobody did."""
+    """Tell whether a person declared the move's host down.
+
+    False for a host of a cell that is away, if the move is between cells; otherwise raises what the driver raises.
+    """
     cell = (host == move.dest_host and move.dest_cell) or move.source_cell
     try:
         return cells.is_declared_down(cell, host)

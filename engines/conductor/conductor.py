@@ -40,11 +40,11 @@ from droveway.wire import codec
 LOG = logging.getLogger(__name__)
 
 END_OF_FLOW: Final = "end_of_flow"
-"""The name under which a fault is armed between a flow's stored end and the clearing up after it."""
+"""The point between a flow's stored end and the clearing up after it, by the name under which tests inject a fault."""
 
 SHORTEST_SHUN: Final = 0.5
 LONGEST_SHUN: Final = 60.0
-"""Seconds for which a conductor leaves a flow alone that it could not run; the pause doubles."""
+"""Seconds for which a conductor leaves a flow alone after it could not run it.  The pause doubles each time."""
 
 _WANTED: Final = (
     sa.select(Move.hold, Move.state, Move.server)
@@ -53,7 +53,7 @@ _WANTED: Final = (
 )
 
 FindGraph = Callable[[str, int], Graph]
-"""The graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
+"""Returns the graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
 
 
 class MoveConductor(JobConductor):
@@ -77,7 +77,7 @@ class MoveConductor(JobConductor):
         self._find_graph = find_graph
         self._shunned: dict[str, tuple[float, float]] = {}
         self._foreign: set[str] = set()
-        """Flows of another release, each of which is told once."""
+        """Flows of another release that the log has named; it names each once."""
         self._outage = Outage(LOG, "Flows that run here were given back and wait for the databases")
         board.claimable = self._is_for_us
 
@@ -129,10 +129,10 @@ class MoveConductor(JobConductor):
         try:
             epoch = self._claim(posting, job)
         except Fenced:
-            return False  # it slept, and the job went to another one meanwhile
+            return False  # this conductor was paused, and another one has the job by now
         if epoch is None:
             return True
-        # The epoch is taken, so an older claimant can write no more; if the lock went meanwhile, neither may we.
+        # Our epoch keeps older claims from writing.  If we have lost the lock meanwhile, we must not write either.
         if self.has_lost(job) or not self._coordination.live():
             self._release_unended(posting, epoch)
             return False
@@ -141,26 +141,28 @@ class MoveConductor(JobConductor):
         except Fenced:
             LOG.warning("The claim on flow %s was lost", posting.flow)
             fencing.mark_late(self._resources.journal, posting.move, epoch)
-            # Whoever sleeps between its claim and its fences may raise them when the flow has long ended elsewhere.
+            # A conductor that is paused after its claim may raise fences when the flow has long ended elsewhere.
+            # Nobody else drops these.
             with self._resources.journal.read() as session:
                 move = moves.get(session, posting.move)
             self._drop_fences(move, epoch, posting.flow)
             return False
         except Exception:
-            # Noticed and given back: no unclean end, which would count towards quarantine.
+            # The error was noticed: the claim ends cleanly, and does not count towards quarantine.
             self._release_unended(posting, epoch)
             raise
 
     def _release_unended(self, posting: Posting, epoch: int) -> None:
-        """Give the claim back, unless the flow has ended: it then tells that nobody has cleared up after it yet.
+        """Give the claim back, unless the flow has ended.
 
-        The end may be stored though nobody heard of it, by this claim or by the one before.
+        An ended flow whose claim is not released tells a later conductor that nobody has cleared up after it yet.  The
+        end may be stored without this conductor knowing, under this claim or the one before.
         """
         if self._wanted(posting) is not None:
             fencing.release(self._resources.journal, posting.move, epoch)
 
     def _claim(self, posting: Posting, job: MoveJob) -> int | None:
-        """Take the next epoch; None for a move that is quarantined, and parked."""
+        """Take the next epoch; None when the move is quarantined, which parks it here."""
         journal = self._resources.journal
         try:
             return fencing.claim(journal, posting.move, self.name, is_lost=lambda: self.has_lost(job))
@@ -173,16 +175,16 @@ class MoveConductor(JobConductor):
             return None
 
     def _is_due(self, wanted: Any) -> bool:
-        """Whether the journal still wants the flow to run: the journal is the truth, the board a work list."""
+        """Tell whether the journal still wants the flow to run: the journal decides, the board is only a work list."""
         return wanted is not None and not wanted.hold and wanted.state != State.NEEDS_OPERATOR
 
     def _wanted(self, posting: Posting) -> Any:
-        """The move's ``hold``, ``state`` and ``server`` while this flow is its flow and has not ended, else None."""
+        """Read the move's ``hold``, ``state`` and ``server``; None when this is not its flow any more, or has ended."""
         with self._resources.journal.reading() as connection:
             return connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
 
     def _clear_end(self, posting: Posting) -> None:
-        """Do what is left to do after a flow's end, when whoever ended it did not live to do it."""
+        """Clear up after a flow that ended, when the conductor that ended it died before it did so."""
         journal = self._resources.journal
         with journal.read() as session:
             ends = moves.unreleased_flows(session)
@@ -193,7 +195,8 @@ class MoveConductor(JobConductor):
             ]
         for move, hosts, ended in left:
             epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
-            # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
+            # Raised first: our epoch replaces an older one in each fence, and is dropped together with the fence.
+            # So an older conductor cannot write any more.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch, posting.flow)
             followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
@@ -217,7 +220,7 @@ class MoveConductor(JobConductor):
                 begin_state(session, move)
             home = moves.home(session, move)
         if not wanted:
-            # It went between the look at it and the claim: a queued move that is cancelled ends at once.
+            # The flow ended between `_wanted` and the claim: a queued move that is cancelled ends at once.
             self._clear_end(posting)
             self._write_tombstone(move, epoch)
             fencing.release(journal, posting.move, epoch)
@@ -242,7 +245,7 @@ class MoveConductor(JobConductor):
         return self._finish(posting, run, backend, epoch)
 
     def _park(self, posting: Posting, epoch: int, code: str, why: str) -> bool:
-        """Let the move rest as needs-operator: nothing of its flow is run until a person has said what holds."""
+        """Let the move rest as needs-operator: nothing of its flow runs until an operator has decided what to do."""
         with self._resources.journal.write() as session:
             fencing.check(session, posting.move, epoch)
             cell_waits.end(moves.get(session, posting.move, lock=True))
@@ -279,10 +282,13 @@ class MoveConductor(JobConductor):
                 moves.park(session, posting.move, "flow-stopped", f"the flow stopped without an end: {why}")
 
     def _finish(self, posting: Posting, run: MoveRun, backend: FlowBackend, epoch: int) -> bool:
-        """Give everything back, last of all the job; every part of it may have happened before."""
+        """Clear up if the flow has ended, and release the claim; True when the job is to leave the board.
+
+        An earlier claim may have done any of this already: doing it again does no harm.
+        """
         with self._resources.journal.read() as session:
             move = moves.get(session, posting.move)
-        # The end may be stored though nobody heard of it.
+        # The end may be stored although the database's answer never came.
         ended = backend.ended or self._wanted(posting) is None
         if ended:
             run.probe(END_OF_FLOW, "execute", "before")
@@ -294,7 +300,10 @@ class MoveConductor(JobConductor):
         return ended or move.hold or move.state == State.NEEDS_OPERATOR
 
     def _write_tombstone(self, move: Move, epoch: int) -> None:
-        """No command of an ended move is taken again, but those by which its debts are settled."""
+        """Keep workers from taking commands of a move that has ended and owes nothing.
+
+        While a debt of the move stands, nothing is written: the debt is settled by a command.
+        """
         with self._resources.journal.read() as session:
             owing = debts.outstanding(session, move.id)
         if State(move.state) in ENDED and not owing:
@@ -326,9 +335,10 @@ class MoveConductor(JobConductor):
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> set[str]:
-        """Raise the fence in each cell of the move that answers; the others, which the run fences when they do.
+        """Raise the fence in each cell of the move that answers, and return the cells that are not fenced.
 
-        Raises what the driver does where none answers: then nothing of the move can go on.
+        The run raises the fence in those as soon as they answer.  Raises what the driver raises when no cell answers:
+        nothing of the move can go on then.
         """
         cells = _cells(move)
         unfenced = self._down(move)
@@ -348,11 +358,11 @@ class MoveConductor(JobConductor):
         return unfenced
 
     def _waits_on(self, waits_for: str) -> bool:
-        """Tell whether the API database is still away, for which the move says that it waits."""
+        """Tell whether the move says that it waits for the API database, and this is still away."""
         return cell_waits.is_for_api(waits_for) and not catalog.api_answers(self._resources.api)
 
     def _down(self, move: Move) -> set[str]:
-        """Name the one cell of a move between two that a person declared down."""
+        """Return the one cell of a move between two cells that is declared down; empty when none is, or all are."""
         down = self._declared_down(move)
         return set() if down == {*_cells(move)} else down
 
@@ -366,7 +376,10 @@ class MoveConductor(JobConductor):
         return cells_away.nowhere(move.id, down) if down and down == _cells(move) else ""
 
     def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
-        """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""
+        """Write into the move's row which cell its flow waits for; None: for none any more.
+
+        While a flow that has begun waits, the keeper gives its room to other moves.
+        """
         with self._resources.journal.write() as session:
             fencing.check(session, move.id, epoch)
             row = moves.get(session, move.id, lock=True)
@@ -380,7 +393,10 @@ class MoveConductor(JobConductor):
             story.tell_wait(move.id, waits_for)
 
     def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
-        """Let nobody write any more in the cells of the move; one of two that is away owes that."""
+        """Drop the fence in each cell of the move: nobody can write there for the move any more.
+
+        When one of two cells is away, the drop is recorded as a debt of that cell.
+        """
         cells, down, used = _cells(move), self._down(move), self._resources.cells
         if down:
             used = used.of_claim(move.server, epoch, (), down)
@@ -410,9 +426,10 @@ class Conductor:
         reserved: int = 2,
         ignored: Collection[str] = (),
     ) -> None:
-        """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue.
+        """``name`` must be new for each process.
 
-        ``ignored`` as in `droveway.engines.conductor.incarnation.begin`.
+        ``slots`` flows run at a time, and ``reserved`` more if they are urgent (see `Posting.urgent`).
+        ``ignored`` is as in `droveway.engines.conductor.incarnation.begin`.
         """
         self.name = name
         self._ignored = ignored
@@ -441,15 +458,18 @@ class Conductor:
         self._conductor.close()
 
     def last_tick(self) -> float:
-        """When its loop last came to wait, by the monotonic clock; it does every few seconds."""
+        """Return when its loop last began to wait, by the monotonic clock; it does so every few seconds."""
         return self._conductor.wakeup.last_tick
 
     def busy(self) -> int:
-        """How many flows are being run."""
+        """Return how many flows are being run."""
         return self._conductor.running()
 
     def rest(self, longest: float) -> None:
-        """Wait until the last flow was given back since the last such wait, at most ``longest`` seconds."""
+        """Wait until no flow runs any more, at most ``longest`` seconds.
+
+        Returns at once when all flows were given back since the last call.
+        """
         self._conductor.idle.wait(longest)
         self._conductor.idle.clear()
 

@@ -1,4 +1,9 @@
-"""Which hosts take no servers for what the journal knows: drained, frozen, owing, or with a worker that is too old."""
+"""Tells which hosts take no servers because of what the journal says, and what each worker can be asked for.
+
+A host takes no server while it is drained or frozen, while it owes a clean-up, or while its worker is too old.  A
+release that adds actions or queries of workers has one protocol *level* more (`droveway.wire.levels`).  During an
+upgrade operators pin the level with ``[upgrade_levels] worker``: then no flow asks for an action of a higher one.
+"""
 
 from __future__ import annotations
 
@@ -22,56 +27,59 @@ QUESTION: Final = "check_guest"
 
 
 class Known(NamedTuple):
-    """A worker as it registered."""
+    """A worker's release, and the actions that it registered."""
 
     version: str
     knows: Sequence[str]
 
 
 def chosen(kind: str, pinned: int | None) -> Graph:
-    """The newest graph of the kind that requires nothing of hosts beyond the ``pinned`` level, if there is one.
+    """Return the newest graph of the kind whose actions are all within the ``pinned`` level.
 
-    Else the newest of all, whose steps say what the hosts lack.
+    When there is none, return the newest graph of all: its steps say what the hosts lack.
     """
     serving = (each for each in registry.versions(kind) if not _beyond(each.required, pinned))
     return next(serving, registry.latest(kind))
 
 
 def ineligible(session: orm.Session, wanted: Collection[str]) -> dict[str, str]:
-    """The reason against each host that is to take no server; ``wanted``: what its worker has to know, see `needed`."""
+    """Return the reason against each host that is to take no server.
+
+    ``wanted`` are the actions that a host's worker has to know, see `needed`.
+    """
     known = daemons.known_workers(session)
     old = {host: why for host in known.workers if (why := lacking(known.workers[host], wanted))}
     return debts.owing(session) | old | known.drained() | freezes.hosts(session)
 
 
 def lacking(worker: Daemon, wanted: Collection[str]) -> str:
-    """What the worker lacks of what flows ask of a host; empty when it has all."""
+    """Say which of the wanted actions the worker does not know, and the mend; empty when it knows them all."""
     missing = sorted(set(wanted) - set(worker.knows))
     if not missing:
         return ""
     levels = [SINCE.get(name.partition("@")[0], 1) for name in missing]
     named = (f"{name} (level {level})" if level > 1 else name for name, level in zip(missing, levels, strict=True))
-    instead = _older_graphs(min(levels) - 1)
+    instead = _advice_to_pin(min(levels) - 1)
     return f"its worker ({worker.version}) does not know {', '.join(named)}: upgrade it first{instead}"
 
 
-def _older_graphs(level: int) -> str:
-    """How to go on at this level meanwhile; empty where no graphs of all kinds are within it."""
+def _advice_to_pin(level: int) -> str:
+    """Return the end of a sentence that advises to pin this level; empty when some kind has no graph within it."""
     if not level or pinned_below(level):
         return ""
     return f", or set [upgrade_levels] worker = {level} on every conductor's machine until every worker is upgraded"
 
 
 def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) -> str:
-    """Why a host cannot be asked for an action that not every release has; empty when it can.
+    """Say why a host cannot be asked for an action that not every release has; empty when it can.
 
-    ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.
+    ``pinned``: the highest level that operators allow while hosts are upgraded; None: this release's own.
     """
     since = SINCE.get(action, 1)
     if pinned is not None and pinned < since:
         return (
-            f"{action} came with level {since} of what is spoken to workers, and [upgrade_levels] worker pins that to "
-            f"{pinned}: take the pin out once every worker is upgraded"
+            f"{action} came with protocol level {since}, and [upgrade_levels] worker allows none above level {pinned}: "
+            "take the pin out once every worker is upgraded"
         )
     if worker is not None and f"{action}@{ACTION_VERSION}" not in worker.knows:
         return f"its worker ({worker.version}) does not know {action}@{ACTION_VERSION}: upgrade it first"
@@ -79,7 +87,7 @@ def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) 
 
 
 def uncheckable(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
-    """The reason against each of the hosts that cannot be asked how a guest is."""
+    """Return the reason against each of the hosts whose worker cannot be asked how a guest is."""
     told = sa.select(Daemon.name, Daemon.version, Daemon.knows).where(
         Daemon.kind == daemons.WORKER, Daemon.name.in_(hosts)
     )
@@ -88,10 +96,10 @@ def uncheckable(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
 
 
 def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str]:
-    """``action@version`` of every action that flows, or the policies of moves, ask a host for at the ``pinned`` level.
+    """Return every action, as ``action@version``, that a move may ask a host for at the ``pinned`` level.
 
-    ``own``: the graph of the move's first flow, so that only those are counted that may come after it; None: of all
-    that move a server from one host to another.
+    Its flows and its confirm policy ask for them.  ``own`` is the graph of the move's first flow: counted are its
+    actions and those of flows that may follow it.  None: those of all flows that belong to a move to another host.
     """
     record = own.kind_record if own is not None else None
     followed = [kind for kind in registry.kinds() if _may_follow(kinds.of(kind), record)]
@@ -100,17 +108,17 @@ def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str
 
 
 def _may_follow(kind: Kind, own: Kind | None) -> bool:
-    """Whether a flow of the kind may come after one of the ``own`` kind; None: after a move to another host."""
+    """Tell whether a flow of the kind may come after one of the ``own`` kind; None: after any move to another host."""
     if own is None:
         return kind.has_migration
     return kind.deletes or (kind.ends_wait and kind.crosses_cells == own.crosses_cells)
 
 
 def pinned_below(pinned: int | None, own: Graph | None = None) -> str:
-    """Why no move can be made while what is spoken to workers is pinned; empty when one can.  ``own``: see `needed`."""
+    """Say why no move can be made while the level is pinned; empty when one can.  ``own``: see `needed`."""
     return _beyond((name.partition("@")[0] for name in needed(pinned, own)), pinned)
 
 
 def _beyond(actions: Iterable[str], pinned: int | None) -> str:
-    """Why the first of these actions cannot be asked for that is beyond the pinned level; empty where none is."""
+    """Say why an action cannot be asked for: the first one beyond the pinned level; empty when none is."""
     return next((why for action in sorted(actions) if (why := unsupported(None, action, pinned))), "")

@@ -1,8 +1,8 @@
-"""Claims: whose epoch stands.
+"""Takes claims on moves, and refuses writes under any epoch but a move's newest.
 
 A claim on the job board is a lease, not a fence: a paused conductor whose session expired goes on running.  So a
-claimant raises the move's epoch in the journal, and from then on every write of an older epoch is refused in the very
-transaction that would have made it.
+conductor that claims a move raises its epoch in the journal.  From then on a write under an older epoch is refused in
+the very transaction that would have made it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from droveway.persistence.restored import EPOCH
 from droveway.printable import SHORT
 
 QUARANTINE_AFTER: Final = 5
-"""Claims in a row that may end unclean and save no progress before a person has to look."""
+"""Claims in a row that may end unclean and save no progress before a person has to look.
+
+A claim ends unclean when its conductor died or was paused, and another one claims the move before it was released.
+"""
 
 _STANDS: Final = (
     sa.select(Claim.epoch, Move.state, Move.attempt, Move.source_host, Move.dest_host)
@@ -51,10 +54,10 @@ _STANDING: Final = sa.select(Claim.epoch).where(_OF_MOVE)
 _CLAIMED_MOVE: Final = (
     sa.select(Claim.move_id).where(_OF_MOVE, Claim.epoch == sa.bindparam("claimed")).with_for_update()
 ).scalar_subquery()
-"""The move while the claim stands, which is locked before the move's row is looked for."""
+"""The move's id while the claim stands; the claim is locked before the move's row is looked for."""
 _SAME_MOVE: Final = _MOVES.alias()
 _RECORDED: Final = sa.exists().where(_SAME_MOVE.c.id == sa.bindparam("move"), _SAME_MOVE.c.before.is_not(None))
-"""As a subquery: SQLite 3.40 takes no column for NULL that an UPDATE returns."""
+"""A subquery: SQLite 3.40 takes no column for NULL in what an UPDATE returns, so a plain test is always true."""
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
 _FIRST_CLAIM: Final = sa.insert(Claim).values(claimed_at=sa.func.utc_now())
 _NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE).values(claimed_at=sa.func.utc_now())
@@ -81,16 +84,16 @@ _ENDED_STEP: Final = (
 _CAME_FARTHER: Final = sa.select(Move.id).where(
     Move.id == sa.bindparam("move"), Move.progress_at > sa.bindparam("claimed_at")
 )
-"""By the database's clock, both: a host told of more than the claim before had kept."""
+"""Finds the move if a host came farther under this claim than before.  Both times are by the database's clock."""
 
 
 class Quarantined(DrovewayError):
-    """Every one of the last claims of a move ended unclean without saving progress: it may be what kills conductors."""
+    """The last claims of a move all ended unclean and saved no progress: the move may be what kills conductors."""
 
     code = "quarantined"
 
     def __init__(self, message: str, epoch: int) -> None:
-        """``epoch``: of the claim that was given back, under which the move may be parked."""
+        """``epoch`` is that of the claim that was just given back: the move may be parked under it."""
         super().__init__(message)
         self.epoch = epoch
 
@@ -104,7 +107,7 @@ class Standing:
     source_host: str
     dest_host: str | None
     claimed: dict[str, Any] | None = None
-    """As `claimed` gives it, of `update_claimed` alone."""
+    """The move's row as `claimed` gives it; only `update_claimed` fills this in."""
 
 
 def claim(
@@ -118,8 +121,8 @@ def claim(
     """Take the next epoch for the move and fence every older claim off.
 
     Raises Quarantined when the last ``quarantine_after`` claims ended unclean and saved nothing, and
-    `droveway.errors.Fenced` when ``is_lost`` says in the transaction that the move went to another: who slept right
-    before it takes nothing away from him.
+    `droveway.errors.Fenced` when ``is_lost`` says, inside the transaction, that the move went to another conductor.  So
+    a conductor that was paused before the transaction does not take the move from its new owner.
     """
     with journal.begin() as connection:
         if is_lost():
@@ -137,7 +140,7 @@ def claim(
             connection.execute(_FIRST_CLAIM, {"move_id": move_id, **claim})
         else:
             connection.execute(_NEXT_CLAIM, {"move": move_id, **claim})
-        # Whoever sent these may be paused, not dead: the call may still land, which an audit has to look for.
+        # The conductor that sent these may be paused, not dead.  A call may still arrive: an audit has to look.
         connection.execute(_LATE, {"move": move_id})
     if last is not None and unclean >= quarantine_after:
         release(journal, move_id, epoch)
@@ -150,7 +153,7 @@ def claim(
 
 
 def release(journal: Database, move_id: str, epoch: int) -> None:
-    """Note that the claim ended cleanly; nothing when a newer one stands."""
+    """Note that the claim ended cleanly; do nothing when a newer one stands."""
     with journal.begin() as connection:
         connection.execute(_RELEASE, {"move": move_id, "claimed": epoch})
 
@@ -173,10 +176,10 @@ def writing(journal: Database, move_id: str, epoch: int) -> Iterator[orm.Session
 
 @contextlib.contextmanager
 def guarding_calls(journal: Database, move_id: str, epoch: int) -> Iterator[None]:
-    """Look at the claim right before each request of this thread that changes something in a cloud service.
+    """Check the claim right before each request of this thread that changes something in a cloud service.
 
-    Such a request raises `droveway.errors.Fenced` once ``epoch`` no longer stands.  Nothing is locked: a call is late
-    after all where its sender sleeps between the look and the request.
+    Such a request raises `droveway.errors.Fenced` once ``epoch`` no longer stands.  Nothing is locked, so a call can
+    still be late: its thread may be paused between the check and the request.
     """
 
     def look() -> None:
@@ -192,7 +195,7 @@ def guarding_calls(journal: Database, move_id: str, epoch: int) -> Iterator[None
 def update_claimed(transaction: Executor, move_id: str, epoch: int, columns: Mapping[str, Any]) -> Standing:
     """Lock the claim as `check` does and set these columns of the move, in one statement where the database has one.
 
-    What stands then comes with what `claimed` reads after it.
+    ``claimed`` of the Standing that is returned is the move's row after the change.
     """
     connection = transaction.connection() if isinstance(transaction, orm.Session) else transaction
     given = {"move": move_id, **{f"new_{name}": value for name, value in columns.items()}}
@@ -220,7 +223,7 @@ def _update(columns: frozenset[str]) -> sa.Update:
 
 @functools.cache
 def _update_while_claimed(columns: frozenset[str]) -> sa.Update:
-    """Make the one that does it while the claim stands, and returns the row."""
+    """Make the statement that sets these columns only while the claim stands, and returns the row."""
     return _update(columns).where(_MOVES.c.id == _CLAIMED_MOVE).returning(*_COLUMNS, _RECORDED.label("recorded"))
 
 
@@ -229,18 +232,19 @@ def _fenced(move_id: str, epoch: int) -> Fenced:
 
 
 def pending_requests(journal: Database, move_id: str) -> Any:
-    """What is wished of the move (``hold``, ``cancel_requested``, ``delete_requested``) and whose ``epoch`` stands.
+    """Read what is asked of the move (``hold``, ``cancel_requested``, ``delete_requested``) and which ``epoch`` stands.
 
-    Like `standing_epoch` no fence; None without move or claim.
+    None without move or claim.  Nothing is locked, so this is no fence.
     """
     with journal.reading() as connection:
         return connection.execute(_WISHES, {"move": move_id}).first()
 
 
 def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
-    """The move's row, of ``before`` only whether it is ``recorded``, and whose ``epoch`` stands.
+    """Read the move's row and which ``epoch`` stands.
 
-    Like `pending_requests` no fence; None without move or claim.
+    ``recorded`` tells whether the column ``before`` is filled, and stands in its place.  None without move or claim.
+    Nothing is locked, so this is no fence.
     """
     with journal.reading() as connection:
         found = connection.execute(_CLAIMED, {"move": move_id}).first()
@@ -248,12 +252,12 @@ def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
 
 
 def standing_epoch(session: orm.Session, move_id: str) -> int | None:
-    """The epoch of the move's last claim; nothing is locked, so it is a hint to whoever waits and never a fence."""
+    """Read the epoch of the move's last claim; nothing is locked, so it is a hint and no fence."""
     return session.scalar(_STANDING, {"move": move_id})
 
 
 def mark_late(journal: Database, move_id: str, epoch: int) -> None:
-    """Note that cloud calls of a claim that was lost may have landed after it was."""
+    """Note that cloud calls of a lost claim may have arrived after it was lost."""
     with journal.begin() as connection:
         connection.execute(_LATE_OF_CLAIM, {"move": move_id, "claimed": epoch})
 
@@ -263,9 +267,10 @@ def mirror(
 ) -> int:
     """Raise the epoch's node in ZooKeeper to ``epoch`` and return the node's version, which guards commands.
 
-    Raises `droveway.errors.Fenced` when the node stands higher or the move has ended.  With the ``journal`` a node that
-    is missing is only made while the claim stands there, of the move that is ``claimed`` (by default this one): who
-    slept while the move ended and was purged leaves nothing behind.
+    Raises `droveway.errors.Fenced` when the node stands higher or the move has ended.  With the ``journal``, a missing
+    node is made only while the claim stands there.  So a conductor that was paused while the move ended and was purged
+    leaves no node behind.  ``claimed`` is the move that was claimed, if the fence has another name than that move: the
+    keeper purges kept disks under a fence of their own.
     """
     path = epoch_path(move_id)
     data = str(epoch).encode()
@@ -288,7 +293,7 @@ def mirror(
 
 
 def write_tombstone(coordination: Coordination, move_id: str, epoch: int) -> None:
-    """The move has ended: no command of it will ever be taken again."""
+    """Mark the move as ended: no worker takes a command of it again.  Do nothing when a newer epoch stands."""
     path = epoch_path(move_id)
     while (present := coordination.get(path, sync=True)) is not None:
         value, version = present
@@ -297,10 +302,10 @@ def write_tombstone(coordination: Coordination, move_id: str, epoch: int) -> Non
 
 
 def clear_tombstone(journal: Database, coordination: Coordination, move_id: str, epoch: int) -> None:
-    """Let commands of an ended move be taken under this epoch: a debt of it stands again that was written off.
+    """Let workers take commands of an ended move under this epoch, to settle a debt that stands again.
 
-    Raises `droveway.errors.Fenced` unless the epoch stands in the journal, which nobody changes while the node is
-    written: a collector that lost its claim opens no grave.
+    Raises `droveway.errors.Fenced` unless the epoch stands in the journal.  The claim is locked while the node is
+    written, so nobody can remove a tombstone after losing the claim.
     """
     path = epoch_path(move_id)
     with journal.begin() as connection:
@@ -311,7 +316,10 @@ def clear_tombstone(journal: Database, coordination: Coordination, move_id: str,
 
 
 def next_epoch(connection: sa.Connection) -> int:
-    """Count the journal's one sequence on; whoever takes a claim, or ends one, does it under the number."""
+    """Return the next number of the journal's only sequence of epochs.
+
+    A claim takes one, and so does the command that settles a move in a conductor's stead (`operations.settling`).
+    """
     if connection.execute(_COUNT).rowcount == 0:
         connection.execute(sa.insert(Counter), {"name": EPOCH, "value": 1})
     epoch = connection.scalar(_COUNTED)
@@ -321,6 +329,7 @@ def next_epoch(connection: sa.Connection) -> int:
 
 
 def _in_vain(connection: sa.Connection, last: Any) -> bool:
+    """Tell whether the last claim was never released, ended no step and came no farther."""
     if last.released_at is not None:
         return False
     if connection.scalar(_ENDED_STEP, {"move": last.move_id, "claimed": last.epoch}) is not None:

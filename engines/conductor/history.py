@@ -1,4 +1,4 @@
-"""The history of a move: one row for each run of each step in each direction, kept in the transaction of its state."""
+"""Writes the history of a move: one row for each run of a step in a direction, in the transaction of its state."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class History:
         self._home = home
         self._runs: list[StepRun] = []
         self.return_host = ""
-        """The host that steps of `Where.RETURN` run on, as far as one was chosen."""
+        """The host that steps of `Where.RETURN` run on; empty until one is chosen."""
         self._open: dict[Run, int] = {}
         self._left: dict[Run, int] = {}
         self._again: set[Run] = set()
@@ -67,24 +67,27 @@ class History:
         return self._runs
 
     def sequence(self, step: str, direction: str) -> int:
-        """The number of the step's open row: the attempt in the keys of its commands."""
+        """Return the number of the step's open row: the attempt in the keys of its commands.
+
+        Raises DrovewayError when the step has no open row.
+        """
         try:
             return self._open[step, direction]
         except KeyError:
             raise DrovewayError(f"step {step} ({direction}) has no open row in the history") from None
 
     def entered_again(self, step: str, direction: str) -> bool:
-        """Whether another claim began this run of the step: what it asked for may have happened."""
+        """Tell whether an earlier claim began this run of the step: what it asked for may have happened."""
         return (step, direction) in self._again
 
     def load(self, transaction: Executor) -> None:
-        """Read the move's runs; those that an earlier claim left open go on when they are begun again."""
+        """Read the move's runs; `begin` takes up again those that an earlier claim left open."""
         self._runs = step_runs.read(transaction, self.move_id)
         mine = (run for run in self._runs if run.flow_uuid == self.flow_uuid and run.ended_at is None)
         self._left = {(run.step, run.direction): run.seq for run in mine}
 
     def enter(self, transaction: Executor, step: str, direction: str) -> Standing:
-        """Let the move tell that it stands at this step, behind the fence; `begin` comes next.
+        """Set the move's row to this step, in a fenced transaction; `begin` comes next.
 
         Raises `droveway.errors.Fenced` as `fencing.check` does.
         """
@@ -99,7 +102,7 @@ class History:
         return fencing.update_claimed(transaction, self.move_id, self.epoch, columns)
 
     def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> None:
-        """The step begins, or is entered again after a crash or a stop: then its open row goes on."""
+        """Add a row for the step; one that is entered again after a crash or a stop goes on with its open row."""
         seq = self._left.get((step, direction))
         if seq is not None:
             self._again.add((step, direction))
@@ -132,7 +135,7 @@ class History:
         error: dict[str, str] | None = None,
         at: dt.datetime | None = None,
     ) -> None:
-        """The step ended with this result or this error, now or ``at`` that time of the conductor's clock."""
+        """Write into the step's row how it ended, now or ``at`` that time of the conductor's clock."""
         self._left.pop((step, direction), None)
         seq = self.sequence(step, direction)
         ends: dict[str, Any] = {"ended_at": at or now(), "epoch": self.epoch, "result": result, "error": error}
@@ -142,7 +145,7 @@ class History:
         ]
 
     def forget(self, step: str, direction: str) -> None:
-        """After the commit of `end`: the row takes no more commands."""
+        """Forget the step's open row, once `end` is committed: no further command gets its number."""
         self._open.pop((step, direction), None)
         self._again.discard((step, direction))
 

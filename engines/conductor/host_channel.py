@@ -1,13 +1,14 @@
-"""Asks hosts through their nodes in ZooKeeper: durable both ways, at most one effect a key.
+"""Asks hosts through their nodes in ZooKeeper: a command survives crashes of both sides, and acts at most once.
 
-A command is a node ``/hosts/HOST/commands/KEY``, made once and only while the epoch's node stands at its claim's
-version; its answer is ``/hosts/HOST/results/KEY``.  The key's attempt is the number of the step's row in the history.
-A conductor that finds its command there already adopts it: it stamps it with its own epoch and waits.  The worker runs
-one command of a server at a time, so an undo that comes after its step's withdrawn execute waits for it there.
+A command is a node ``/hosts/HOST/commands/KEY``, and its answer is ``/hosts/HOST/results/KEY``.  The command's node is
+made once, and only while the epoch's node has the version that the claim gave it.  The key's attempt is the number of
+the step's row in the history.  A conductor that finds its command there already adopts it: it writes its own epoch into
+it and waits.  The worker runs one command of a server at a time.  So an undo waits there until the step's own command,
+which was withdrawn but may have begun, has ended.
 
-A query stands under no move and no claim, and changes nothing.  It is a node
-``/hosts/HOST/inquiries/ID`` that ends with the session of who asks; the pages of the answer are nodes
-``/hosts/HOST/answers/ID.NUMBER``.  Whatever a host says counts for that host alone.
+A query belongs to no move and no claim, and changes nothing.  It is a node ``/hosts/HOST/inquiries/ID`` that ends with
+the session of whoever asks.  The pages of the answer are nodes ``/hosts/HOST/answers/ID.NUMBER``.  What a host says
+counts for that host alone.
 """
 
 from __future__ import annotations
@@ -47,13 +48,16 @@ from droveway.wire.queries import QUERIES, Held, Page, Query
 LOG = logging.getLogger(__name__)
 
 REFUSED: Final = Once(LOG)
-"""What hosts have written that is refused."""
+"""Logs once each what hosts have written that is refused."""
 
 POLL_EVERY: Final = 0.5
-"""Seconds between two looks though nothing woke who waits: at requests to the move, or for the pages of answers."""
+"""Seconds between two looks of a thread that waits and that nothing has woken.
+
+It looks whether a hold, cancel or delete was asked of the move, or whether pages of an answer have come.
+"""
 
 MOST_REFUSED: Final = 20
-"""So many unreadable answers to one command are taken away, for its worker to answer again."""
+"""How many answers to one command may be unreadable; each is removed, so that its worker answers again."""
 
 QUERY_SECONDS: Final = 30.0
 """How long a worker that is up may take to answer a query."""
@@ -67,7 +71,7 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Unreachable(Exception):
-    """The host's worker was away for too long; the command may or may not have been taken."""
+    """The host's worker was away for too long; it may or may not have taken the command."""
 
 
 class DeclaredDown(Unreachable):
@@ -75,23 +79,23 @@ class DeclaredDown(Unreachable):
 
 
 class Overdue(Exception):
-    """The worker is there and has not answered within the command's deadline."""
+    """The worker is up and has not answered within the command's deadline."""
 
 
 class Unanswered(Exception):
-    """The worker says why there is no answer."""
+    """The worker answered a query with the reason why it cannot say."""
 
 
 @dataclasses.dataclass(frozen=True)
 class HostContents:
-    """What a host holds, all queries together; when ``why`` says something, nobody knows."""
+    """What a host holds, by all queries together; ``why`` is the reason when that is not known, else empty."""
 
     held: tuple[Held, ...] = ()
     why: str = ""
 
 
 class Fence(NamedTuple):
-    """Holds the node of a claim's epoch, and its version: commands are only posted while it stands at that one."""
+    """An epoch's node (``guard``) and its version; a command is posted only while the node has that version."""
 
     guard: str
     version: int
@@ -104,13 +108,13 @@ def key_of(flow: str, step: str, direction: str, attempt: int, part: str = "") -
 
 
 class HostChannel:
-    """Has hosts carry out commands, each under the fence of a claim, and asks them what they hold."""
+    """Sends commands to hosts, each under the fence of a claim, and asks hosts what they hold."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._session = coordination.session
         self._refused: collections.Counter[str] = collections.Counter()
-        """How many unreadable answers were taken away, by the key of a command that is waited for."""
+        """How many unreadable answers were removed, by the key of a command that is waited for."""
 
     def fence(self, move_id: str, epoch: int, *, journal: Database, claimed: str = "") -> Fence:
         """Raise the move's fence to the epoch and return it; raises as `droveway.engines.conductor.fencing.mirror`."""
@@ -127,7 +131,7 @@ class HostChannel:
     def post(self, command: Command, fence: Fence) -> LeafWatch:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it.
 
-        Returns the watch on its answer, for `wait`: to see that there is none yet and to arm the watch is one call.
+        Returns the watch on its answer, for `wait`: one call sees that there is none yet and sets the watch.
         """
         path = command_path(command.host, command.key)
         answer = self._coordination.watch_leaf(result_path(command.host, command.key))
@@ -161,12 +165,12 @@ class HostChannel:
         wakeup: threading.Event,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
-        """The answer of the command that was posted, checked by its schema; ``answer`` is what `post` returned.
+        """Wait for the answer to the command, and return it checked by its schema; ``answer`` is what `post` returned.
 
         ``check`` is called whenever ``wakeup`` was set for anything but the answer and at least every `POLL_EVERY`
         seconds, and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when
-        it says so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
-        ``deadline`` seconds have passed.
+        that returns True, Unreachable after the worker was away for ``away`` seconds, and Overdue when the worker is up
+        and ``deadline`` seconds have passed.
         """
         host, key = command.host, command.key
         worker = self._coordination.shared_watch(worker_path(host))
@@ -180,7 +184,8 @@ class HostChannel:
                     result = None if answer.known is False and not waited else self._read_result(command, check)
                     if result is None:
                         up = worker.look()
-                        # An event has spent the watch: it is armed before the wait, or there is no need to wait.
+                        # An event uses the watch up.  It is set again before the wait.  An answer that has come by
+                        # then makes the wait needless.
                         came = answer.known is None and answer.look()
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
@@ -204,17 +209,17 @@ class HostChannel:
                 waited = True
 
     def is_up(self, host: str) -> bool:
-        """Whether the host's worker is up now."""
+        """Tell whether the host's worker is up now."""
         return self._coordination.get(worker_path(host)) is not None
 
     def session_is_alive(self) -> bool | None:
-        """Whether the session that the channel was made in lives on; None while nobody can say."""
+        """Tell whether the session in which the channel was made still lives; None while nobody can say."""
         if self._session is None or self._coordination.session != self._session:
             return False
         return True if self._coordination.live() else None
 
     def withdraw(self, hosts: Iterable[str], flow: str, step: str, direction: str) -> None:
-        """Take back what the step still asks in that direction; what a worker has begun, it ends alone."""
+        """Remove the step's commands in that direction; a worker that has begun one still ends it."""
         for host in hosts:
             for key in self._coordination.children(command_path(host)):
                 if key.startswith(f"{flow}.{step}.{direction}."):
@@ -226,11 +231,11 @@ class HostChannel:
         self._coordination.delete(progress_path(host, key))
 
     def remove_answered(self, answered: Iterable[tuple[str, str]]) -> None:
-        """Remove the nodes of commands that were answered, of which hosts and keys are told.
+        """Remove the nodes of answered commands, which are given by host and key.
 
-        They go together: whoever is killed leaves all of them, which the next claim or the flow's end removes, or none.
-        How far a command came its worker has taken away with the answer; what a killed worker left of that goes with
-        the flow.
+        They are removed together: a conductor that is killed leaves all of them or none.  What it leaves, the next
+        claim or the flow's end removes.  The progress node is not among them: the worker removes it when it answers,
+        and the flow's end removes one that a killed worker left.
         """
         # The commands first: a worker that finds a command without an answer would answer it again.
         told = list(answered)
@@ -239,7 +244,7 @@ class HostChannel:
     def remove_flow_nodes(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
         """Remove every node that these flows left on these hosts: their ends are stored."""
         ended = frozenset(flows)
-        # In the order of the folders, for what `remove_answered` says; whoever is killed leaves them to who comes next.
+        # Commands come first: see `remove_answered`.  What a killed conductor leaves, the next one removes.
         folders = [folder(host) for host in hosts for folder in _FOLDERS.values()]
         self._coordination.delete_together(
             [
@@ -264,8 +269,8 @@ class HostChannel:
     ) -> dict[str, HostContents]:
         """Ask each host every query there is, and return what it holds; raises `droveway.errors.CoordinationLost`.
 
-        ``pinned``: the level that operators allow to be spoken to workers, None for this release's own; ``seconds``:
-        how long is waited for workers that are up.
+        ``pinned``: the highest level of queries that operators allow, None for this release's own; ``seconds``: how
+        long to wait for workers that are up.
         """
         workers = self.workers()
         found: dict[str, HostContents] = {}
@@ -284,20 +289,20 @@ class HostChannel:
         return registrations.workers(self._coordination)
 
     def keys(self, host: str) -> set[str]:
-        """The keys of the host's commands that stand or were answered."""
+        """Return the keys of the host's commands that are posted or answered."""
         return {key for folder in (command_path, result_path) for key in self._coordination.children(folder(host))}
 
     def standing(self, host: str, key: str) -> Command | None:
-        """The command as it stands; raises Refused for one that cannot be read, which is logged once."""
+        """Read the command's node, None without one; raises Refused when it cannot be read, which is logged once."""
         return self._read(command_path(host, key), f"The command {key} of host {host}", decode_command)
 
     def answer(self, host: str, key: str) -> Result | None:
-        """What the worker has answered; raises as `standing` does."""
+        """Read what the worker has answered, None before it has; raises as `standing` does."""
         path = result_path(host, key)
         return self._read(path, f"The result of {key} on host {host}", lambda data: decode_answer(data, key))
 
     def progress(self, host: str, key: str) -> Progress | None:
-        """How far the worker says it is; None when it says nothing, or nobody can hear it."""
+        """Read how far the worker says it is; None when it says nothing, or it cannot be read."""
         path = progress_path(host, key)
         try:
             return self._read(path, f"The progress of {key} on host {host}", lambda data: decode(data, Progress))
@@ -305,7 +310,7 @@ class HostChannel:
             return None
 
     def _read_result(self, command: Command, check: Callable[[], None]) -> Result | None:
-        """Return the answer; one that is refused is taken away, so that the worker answers again."""
+        """Return the answer, None without one.  Remove one that is refused, so that the worker answers again."""
         host, key = command.host, command.key
         try:
             result = self.answer(host, key)
@@ -314,7 +319,7 @@ class HostChannel:
         else:
             if result is None or result.epoch <= command.epoch:
                 return result
-            check()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
+            check()  # raises if a newer epoch was given out; if none was, this answer cannot be right
             why = f"it was given to epoch {result.epoch}, newer than {command.epoch}"
             REFUSED.log_once(f"The result of {key} on host {host} is refused", why)
         self._coordination.delete(result_path(host, key))
@@ -340,7 +345,7 @@ class HostChannel:
         with contextlib.ExitStack() as stack:
             stack.callback(self._take_back, asked)
             for host in hosts:
-                # An installation that was upgraded a moment ago may have none of them yet.
+                # An installation that was upgraded a moment ago may lack these folders.
                 for folder in (page_path(host), query_path(host)):
                     self._coordination.ensure(folder)
                 stack.callback(self._coordination.watch(page_path(host), wakeup.set))
@@ -360,7 +365,7 @@ class HostChannel:
         return found
 
     def _contents(self, host: str, asked: Sequence[Query]) -> HostContents | None:
-        """Return the host's answer to all of them; None while it may yet come."""
+        """Return the host's answers to all the queries; None while one may still come."""
         found: list[Held] = []
         try:
             for query in asked:
@@ -375,7 +380,10 @@ class HostChannel:
         return HostContents(tuple(found))
 
     def _held(self, query: Query) -> list[Held] | None:
-        """Return the whole answer; None while a page is missing, or one is of another reading than the rest."""
+        """Return the whole answer; None while a page is missing, or while one is left of an earlier answer.
+
+        The worker numbers each of its readings of the host, and writes that number on every page (``reading``).
+        """
         first = self._page(query, 0)
         if first is None:
             return None
@@ -394,8 +402,8 @@ class HostChannel:
         return None if node is None else decode_page(node[0], query, number)
 
     def _take_back(self, asked: Iterable[Query]) -> None:
-        """Take the queries back and their answers away; a worker removes what it answers after that."""
-        # Else they go with the session, and their answers with the worker's next look.
+        """Remove the queries and their answers; a worker itself removes what it answers after that."""
+        # If ZooKeeper is away, the queries end with the session, and the worker removes its answers at its next look.
         with contextlib.suppress(CoordinationLost):
             for query in asked:
                 self._coordination.delete(query_path(query.host, query.id))

@@ -1,11 +1,12 @@
-"""Tells a journal that was restored from an older copy, or is another's, from the one that ZooKeeper and hosts know.
+"""Recognises a journal that was put back from an older copy, or that belongs to another installation.
 
-What only ever grows, the journal's epoch, is mirrored in a node beside the incarnation, and each worker says how far it
-has seen it.  A journal that stands below either is older than what its daemons have done: nothing runs on it.
+A journal gets an id when it is new, its *incarnation*.  Its epoch only ever grows.  A node in ZooKeeper, the *mark*,
+holds the incarnation and the highest epoch that was given out.  Each worker says the highest epoch that it has seen.
+A journal whose own epoch is below either is older than what its daemons have done: nothing runs on it.
 
-The node is the conductors' own, and each epoch stands there before any host is told of it.  So a worker that has seen a
-higher one tells what nobody gave it: it is named and left out.  Where the node is gone with a ZooKeeper that was wiped,
-the workers are the only ones who know, and are believed as far as any journal can be behind.
+Only conductors write the mark, and an epoch stands there before any host is told of it.  So a worker that says that it
+has seen a higher epoch is wrong: the log names it, and its word is left out.  When ZooKeeper was wiped, the mark is
+gone and only the workers know.  Then they are believed up to `GAP` epochs above the journal's own.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from droveway.wire import commands
 MARK: Final = f"{ROOT}/journal"
 
 GAP: Final = 1_000_000
-"""So many epochs, or numbers of steps, at most a journal can be behind what its hosts have seen."""
+"""How many epochs, or numbers of steps, a journal can at most be behind what its hosts have seen."""
 
 _COUNTERS: Final = sa.select(Counter.name, Counter.value)
 _OTHER: Final = (
@@ -44,7 +45,7 @@ _OTHER: Final = (
 
 
 def begin(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> None:
-    """Give a new journal its incarnation, and ZooKeeper its mark; for a daemon that starts.
+    """Give a new journal its incarnation, and ZooKeeper its mark; a daemon calls this when it starts.
 
     Raises `Restored` when the mark or a worker knows of a later journal; workers of ``ignored`` hosts are not asked.
     """
@@ -53,7 +54,7 @@ def begin(coordination: Coordination, journal: Database, *, ignored: Collection[
             session.add(Counter(name=INCARNATION, value=new_incarnation()))
     incarnation = require(coordination, journal)
     asked = [each for host, each in registrations.workers(coordination).items() if host not in ignored]
-    # After the registrations: what they tell by right was given out before.
+    # Read after the registrations: any epoch that they can rightly name stands in the mark by now.
     most, own = given(coordination, journal)
     seen = max(believed(asked, most), key=lambda each: each.epoch, default=None)
     if seen is not None:
@@ -64,7 +65,7 @@ def begin(coordination: Coordination, journal: Database, *, ignored: Collection[
 
 
 def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
-    """The highest epoch that any host can have been given, and the journal's own."""
+    """Return the highest epoch that any host can have been given, and the journal's own epoch."""
     mark = read_mark(coordination)
     with journal.reading() as connection:
         own = _mark(connection).epoch
@@ -72,7 +73,7 @@ def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
 
 
 def believed(told: Iterable[commands.Registration], most: int) -> list[commands.Registration]:
-    """Those of the workers that have seen no higher epoch than ``most``; of the others it is told that they lie."""
+    """Return the workers that have seen no epoch above ``most``; log that the others are refused."""
     found = []
     for each in told:
         if each.epoch <= most:
@@ -84,14 +85,17 @@ def believed(told: Iterable[commands.Registration], most: int) -> list[commands.
 
 
 def require(coordination: Coordination, journal: Database) -> int | None:
-    """The journal's incarnation, None for one that never had any; raises `Restored`."""
+    """Return the journal's incarnation, None for one without; raises `Restored` if the mark is ahead of the journal."""
     mark = read_mark(coordination)
     with journal.reading() as connection:
         return compare(mark, connection)
 
 
 def compare(mark: Mark | None, connection: Executor) -> int | None:
-    """As `require`, over a mark that was read before ``connection`` began to read: what it says was there by then."""
+    """Do as `require` with a mark that was read before ``connection`` began to read.
+
+    A mark that is read first names nothing that a sound journal does not have by then.
+    """
     own = _mark(connection)
     if mark is not None and own.incarnation is not None and (why := _why(own, "ZooKeeper has seen ", mark)):
         raise Restored(why)
@@ -99,7 +103,10 @@ def compare(mark: Mark | None, connection: Executor) -> int | None:
 
 
 def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) -> None:
-    """Let the mark say that this epoch was given out; a higher one stays."""
+    """Let the mark say that this epoch was given out; a higher one stays.
+
+    Raises `Restored` when the mark is that of another journal, or cannot be read.
+    """
     if incarnation is None:
         return
     data = msgspec.json.encode(Mark(incarnation=incarnation, epoch=epoch))
@@ -117,13 +124,13 @@ def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) 
 
 
 def read_mark(coordination: Coordination) -> Mark | None:
-    """What ZooKeeper knows; None for one that is new or was wiped.  Raises `Restored` for what is no mark."""
+    """Read the mark; None when ZooKeeper is new or was wiped.  Raises `Restored` when the node holds no mark."""
     found = coordination.get(MARK)
     return None if found is None else _decoded(found[0])
 
 
 def _mark(connection: Executor) -> Mark:
-    """Read what the journal says of itself."""
+    """Read the journal's own incarnation and epoch."""
     counters = {row.name: row.value for row in connection.execute(_COUNTERS)}
     return Mark(incarnation=counters.get(INCARNATION), epoch=counters.get(EPOCH, 0))
 

@@ -1,4 +1,4 @@
-"""The loops that look again and again: what keeps a round from its end, and how that is told."""
+"""Guards the rounds of a loop: an exception in one round is logged, and the loop goes on with the next."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from droveway.persistence.restored import Restored
 
 @contextlib.contextmanager
 def one_round(outage: Outage, log: logging.Logger, failed: str) -> Iterator[None]:
-    """Nothing that is raised gets out: no round leaves anything half done, and the next one begins anew.
+    """Log any exception of a round and let none out: a round leaves nothing half done, and the next one begins anew.
 
-    A server that is away is told once a minute, any other error in full under the sentence ``failed``.
+    While ZooKeeper or a database is away, or the journal was put back, the log says so once a minute.  Any other error
+    is logged with its traceback, under the sentence ``failed``.
     """
     try:
         yield

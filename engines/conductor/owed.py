@@ -1,4 +1,4 @@
-"""What the row of a debt says of the step that a host owes."""
+"""Holds what the row of a debt says of the step that a host or a cell owes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from droveway.wire.values import Direction
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A debt's details: which step of which flow the host owes, in which direction."""
+    """The details of a debt: which step of which flow is owed, in which direction, with what a command needs for it."""
 
     flow: str
     step: str
@@ -18,4 +18,4 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     direction: Direction = "revert"
     after: str = ""
-    """The host that has to show its own copy of the server's disks before; empty: none has to."""
+    """The host that first has to show its own copy of the server's disks; empty: none has to."""

@@ -1,4 +1,4 @@
-"""What a host tells of a long step, kept in the move's row while the conductor waits for its answer."""
+"""Writes into the move's row how far a host is with a long step, while the conductor waits for its answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from droveway.wire.commands import Progress
 LOG = logging.getLogger(__name__)
 
 NOTE_EVERY: Final = 1.0
-"""Seconds between two words that are kept."""
+"""Seconds between two reports of progress that are written to the journal."""
 
 FIRST_AFTER: Final = 0.4
 """Seconds after which a command counts as long: most are answered sooner."""
@@ -28,11 +28,11 @@ _NOW: Final = sa.func.utc_now()
 NOTHING_REPORTED: Final = dict.fromkeys(
     ("progress_done", "progress_total", "progress_kept", "progress_seconds", "progress_at")
 )
-"""The columns of a move whose running step has told nothing yet."""
+"""The columns of a move whose running step has reported nothing yet."""
 
 
 class ProgressNote:
-    """Keeps up with one command: nothing is read more often than `NOTE_EVERY`, nor written when nothing changed."""
+    """Writes the progress of one command: it reads at most every `NOTE_EVERY` seconds, and writes only what changed."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ProgressNote:
         read: Callable[[], Progress | None],
         write: Callable[[], AbstractContextManager[orm.Session]],
     ) -> None:
-        """``write`` is a journal transaction that holds the claim."""
+        """``read`` reads the host's last report; ``write`` opens a journal transaction that holds the claim."""
         self._move = move_id
         self._read = read
         self._write = write
@@ -48,7 +48,7 @@ class ProgressNote:
         self._next = time.monotonic() + FIRST_AFTER
 
     def update(self) -> None:
-        """Keep what was told since; raises `droveway.errors.Fenced` when the claim is lost."""
+        """Write what the host has reported since; raises `droveway.errors.Fenced` when the claim is lost."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + NOTE_EVERY
@@ -61,8 +61,8 @@ class ProgressNote:
                     sa.update(Move)
                     .where(Move.id == self._move)
                     .ordered_values(
-                        # What an earlier claim has kept already is no progress of this one.  It comes first: MariaDB
-                        # compares with what was assigned before it.
+                        # The time stays when the amount does: what an earlier claim wrote is no progress of this one.
+                        # This column comes first: in MariaDB a later one would compare with the new amount.
                         (
                             Move.progress_at,
                             sa.case((Move.progress_done == reported.done, Move.progress_at), else_=_NOW),
@@ -75,6 +75,6 @@ class ProgressNote:
                     .execution_options(synchronize_session=False)
                 )
         except WriteFailed as error:
-            LOG.debug("How far move %s is could not be kept: %s", self._move, error)  # the next word replaces it
+            LOG.debug("How far move %s is could not be kept: %s", self._move, error)  # the next report replaces it
             return
         self._kept = reported

@@ -1,8 +1,8 @@
-"""Mirrors in ZooKeeper what only the journal knows of a running move, so that an older copy of the journal finds it.
+"""Mirrors in ZooKeeper what only the journal knows of a running move, in case an older copy of the journal is put back.
 
-A move changes the very things that these facts were read from: the server as it was before, the destinations that were
-tried, how the disks are stored.  Whoever adopts an older journal takes from the mirror what that journal lacks.  The
-mirror that is lost is written anew from the journal.
+These facts are the server as it was before, the destinations that were tried, and how the disks are stored.  The move
+changes the very things that they were read from, so they cannot be read again.  An older journal that is adopted gets
+from the mirror what it lacks.  A mirror that is lost is written anew from the journal.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     storage: str | None = None
     """The variant that `find_storage` found on the last destination."""
     tried: Sequence[Tried] = ()
-    """In the order of their numbers; those of hosts that reverts tried are below 0, and come last."""
+    """In the order of their numbers.  Hosts that reverts tried have numbers below 0, and come last."""
 
 
 class Store(Protocol):
-    """Keeps the mirrors of moves, beside the journal and never with it."""
+    """Keeps the mirrors of moves, in a place that is not put back together with the journal."""
 
     def get(self, move: str) -> tuple[bytes, int] | None:
         """Return the mirror and its version, or None."""
 
     def put(self, move: str, data: bytes, version: int | None) -> bool:
-        """Write the mirror over this version, None for none; False when another stands."""
+        """Replace the mirror of this version, or make it (None); False when another version stands."""
 
     def moves(self) -> list[str]:
         """List the ids of the moves that may have one."""
@@ -68,7 +68,7 @@ class InZooKeeper:
         return self._coordination.get(record_path(move), sync=True)
 
     def put(self, move: str, data: bytes, version: int | None) -> bool:
-        """Write the mirror over this version, None for none; False when another stands."""
+        """Replace the mirror of this version, or make it (None); False when another version stands."""
         if version is None:
             return self._coordination.create(record_path(move), data)
         return self._coordination.put(record_path(move), data, version=version)
@@ -87,7 +87,7 @@ class RecordMirror:
         self._mirrored: tuple[bool, bool, str | None, int, int] = (False, False, None, 0, 0)
 
     def note(self, move: Move, *, returned: int = 0) -> None:
-        """Mirror what the journal has recorded, once the move tells of more; raises what the store raises.
+        """Write the mirror anew when the move has recorded more since the last call; raises what the store raises.
 
         ``returned``: the number of the host that its revert tries now in the place of a dead source; 0: none.
         """
@@ -135,10 +135,10 @@ def mirrored(store: Store) -> Mapping[str, Recorded]:
 
 
 def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
-    """Give the move's row what it lacks of ``recorded``; whether its flow has tried another host since.
+    """Fill the move's row with what it lacks and the mirror has; return whether its flow has tried another host since.
 
-    What the row has stands: the mirror may be older than the journal.  That a server was stopped in the middle of its
-    move is taken from either.
+    What the row says already stays, for the mirror may be older than the journal.  Only the record of the server
+    before its move is replaced, when the mirror says that the server was stopped in the middle of the move.
     """
     if move.before is None or _was_stopped(recorded.before):
         move.before = recorded.before

@@ -1,4 +1,4 @@
-"""Reads which workers are up, as they have registered themselves."""
+"""Reads which workers are up: each registers itself in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from droveway.wire.codec import decode
 from droveway.wire.commands import Registration
 
 REFUSED: Final = Once(logging.getLogger(__name__))
-"""Tells of what hosts have written that is refused."""
+"""Logs once each what hosts have written that is refused."""
 
 
 def workers(coordination: Coordination) -> dict[str, Registration]:
     """Return the registrations of the workers that are up, by host.
 
-    A host whose registration cannot be read, or names another host, counts as one without a worker: one host's word
-    must not keep anybody from working with the others.  Raises `droveway.errors.CoordinationLost`.
+    A host whose registration cannot be read, or names another host, counts as one without a worker: one faulty host
+    must not keep the others from being used.  Raises `droveway.errors.CoordinationLost`.
     """
     found: dict[str, Registration] = {}
     for host in coordination.children(HOSTS):

@@ -1,4 +1,4 @@
-"""What steps are given: one claimed flow of one move, every write of it behind the fence of its epoch."""
+"""Gives steps what they need: one claimed flow of one move, every write of it behind the fence of its epoch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move"))
 _BEFORE: Final = sa.select(Move.before).where(Move.id == sa.bindparam("move"))
 
 Probe = Callable[[str, str, str, str], None]
-"""Where faults are injected: called with the move's id, step, direction and phase (before, during, after, stored)."""
+"""Lets tests inject faults; called with the move's id, step, direction and phase (before, during, after, stored)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,25 +74,25 @@ class Resources:
 
 
 class Stop:
-    """A conductor's wish that its flows park; shared by all of them."""
+    """A conductor's request that its flows park; all of them share it."""
 
     def __init__(self) -> None:
         self._wanted = False
         self._wakeups: set[threading.Event] = set()
 
     def wanted(self) -> bool:
-        """Whether flows are to park now."""
+        """Tell whether flows are to park now."""
         return self._wanted
 
     def request(self) -> None:
-        """Ask it, and wake whoever waits."""
+        """Ask all flows to park, and wake those that wait."""
         self._wanted = True
         for wakeup in list(self._wakeups):
             wakeup.set()
 
     @contextlib.contextmanager
     def wakeup(self) -> Iterator[threading.Event]:
-        """An event that is set when the stop is asked for."""
+        """Make an event that is set when the stop is asked for."""
         wakeup = threading.Event()
         self._wakeups.add(wakeup)
         try:
@@ -152,7 +152,7 @@ class MoveRun:
         self._attempts: dict[int, MoveAttempt] = {}
         self._returning: MoveAttempt | None = None
         self.row: Move = move
-        # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
+        # ``before`` is large, and is not in the row that each boundary reads: `_learn` reads it once.
         orm.attributes.set_committed_value(move, "before", None)
         self.backend: FlowBackend
         self.history: History
@@ -164,12 +164,12 @@ class MoveRun:
         self._read_return()
 
     def move(self) -> Move:
-        """The move's row as it is now."""
+        """Read the move's row as it is now."""
         with self.journal.read() as session:
             return session.scalars(_MOVE, {"move": self.move_id}).one()
 
     def attempt(self, move: Move) -> MoveAttempt | None:
-        """The alternate that the move is on, or None before the first."""
+        """Return the alternate that the move is on, or None before the first."""
         if move.attempt and move.attempt not in self._attempts:
             with self.journal.read() as session:
                 found = attempts.current(session, move)
@@ -182,33 +182,33 @@ class MoveRun:
         return self._returning
 
     def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
-        """Record that it tries this host now, as its ``number``-th."""
+        """Record that the revert tries this host now, as its ``number``-th."""
         with self.write() as session:
             attempts.begin_return(session, self.move_id, number, chosen)
         self._read_return()
 
     def alternate_host(self) -> str:
-        """Name the host whose fault has the flow try another one; empty where none is tried."""
+        """Name the host that the flow replaces by another one if it is at fault; empty where no other is tried."""
         if kinds.of(self.kind).elsewhere:
             return "" if self._returning is None else self._returning.host
         move = self.move()
         return move.dest_host if move.dest_host and move.dest_host != move.source_host else ""
 
     def home_cell(self) -> str:
-        """Name the cell that the server lives in now: a move between cells reads its mapping."""
+        """Name the cell that the server lives in now; a move between cells reads the server's mapping for it."""
         mapped = mappings.home_cell(self.api, self.row.server, self.row.source_cell, self.row.dest_cell)
         return cells_away.lives_in(self, self.graph, mapped)
 
     def write(self) -> AbstractContextManager[orm.Session]:
-        """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
+        """Open a journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
         return self.backend.write()
 
     def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
-        """Raises Parked for a stop or a hold, Cancelled for a cancel or a delete if ``cancellable``.
+        """Raise Parked for a stop or a hold, Cancelled for a cancel or a delete if ``cancellable``.
 
-        A confirm or revert ends before its server is deleted, and neither that nor a cancel is a wish to undo it.
-        At the point of no return nothing is cancelled any more once it may have been asked for: a cancel would be
-        taken for the proof that it never happened.
+        A cancel or a delete does not undo a confirm or revert: that ends first, and the server is deleted then.
+        A flow is not cancelled once a host may have been asked for the point of no return.  Otherwise its undo
+        would take the cancel as proof that the guest was never started there.
         """
         if step == self._no_return:
             self._past_no_return = direction == "execute" and (
@@ -228,28 +228,28 @@ class MoveRun:
         self._check_requests(self.row)
 
     def went_on(self, step: str) -> bool:
-        """Whether a journal that was put back does not know that this step was done."""
+        """Tell whether this step was done, and a journal that was put back does not know it."""
         return overtaken.went_on(self, step)
 
     def went_back(self, step: str) -> bool:
-        """Whether a journal that was put back does not know that this step was undone."""
+        """Tell whether this step was undone, and a journal that was put back does not know it."""
         return overtaken.went_back(self, step)
 
     def is_behind(self) -> bool:
-        """Tell whether the flow may have gone further than its journal knows, which was put back and adopted."""
+        """Tell whether the flow may have gone further than its journal knows: the journal was put back and adopted."""
         return overtaken.is_behind(self)
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Tell whether such a flow parks at this step rather than fail, since its undos would not know enough."""
+        """Tell whether a flow that `is_behind` parks at this step and does not fail: its undos know too little."""
         return overtaken.may_not_turn_back(self, step)
 
     def require_way(self, ctx: Context) -> None:
-        """Raise StepError for a step from a place that the move has left; Parked where the cell was put back."""
+        """Raise StepError if the rows show the move elsewhere; Parked if the database of a cell was put back."""
         overtaken.require_way(ctx)
         older_rows.require_own(ctx)
 
     def step_runs(self) -> Sequence[StepRun]:
-        """All runs of the move's steps, of this flow and of those before it, oldest first; the last is this one."""
+        """Return all runs of the move's steps, of this flow and those before it, oldest first; the last is this one."""
         return self.history.runs()
 
     def wait(self, seconds: float) -> None:
@@ -262,7 +262,7 @@ class MoveRun:
         self._leave_when_stopped()
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
-        """Rest as needs-operator with this error; raises Parked."""
+        """Let the move rest as needs-operator with this error; raises Parked."""
         with self.write() as session:
             self.history.end(session, step, direction, error=error.as_dict())
             moves.park(session, self.move_id, error.error_code, str(error))
@@ -280,9 +280,9 @@ class MoveRun:
         command_direction: Direction | None = None,
         part: str = "",
     ) -> dict[str, object]:
-        """Have the host's worker carry out the action and return its value; raises its StepError.
+        """Let the host's worker carry out the action, and return what it answers; raises its StepError.
 
-        A failed answer is answered once: when the step asks again, its row is ended and the command gets a new key.
+        A failure uses the command's key up: when the step asks again, its row is ended and the command gets a new key.
         """
         key = self._step_commands.next_key(step, direction, part)
         self._note(step, direction)
@@ -303,7 +303,7 @@ class MoveRun:
         return self._step_commands.carry_out(command, direction, past_no_return=self._past_no_return)
 
     def note_deleted(self) -> None:
-        """Ask for what is left of the server to be deleted, as it was elsewhere; done when that is asked."""
+        """Ask for what is left of the server to be deleted, since Nova deleted it; a second call does nothing."""
         with self.write() as session:
             move = moves.get(session, self.move_id, lock=True)
             if not move.delete_requested:
@@ -311,16 +311,16 @@ class MoveRun:
         self._cancellable = False
 
     def evacuated(self, ctx: Context) -> str:
-        """What the move ends with when Nova has evacuated its server; empty when it has not."""
+        """Say why the move ends, if Nova has evacuated its server; empty if it has not."""
         return evacuation.why(ctx)
 
     def note_evacuated(self, why: str) -> None:
-        """Ask for the cancel that the forward flow's undo ends with, and keep the reason."""
+        """Ask for a cancel, since Nova evacuated the server: the undone move ends as cancelled, for this reason."""
         with self.write() as session:
             moves.note_evacuated(session, self.move_id, why)
 
     def abandon(self, ctx: Context, error: StepError) -> NoReturn:
-        """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
+        """Close rows and allocations, let each host owe a stop of its guest, end flow and move; raises Parked."""
         move, back, placement = self.move(), ctx.return_host, self.cloud.placement
         with self.intent("placement", "release the migration"):
             left = leaving.close_rows(self.cells, ctx.cell, placement, move, self.asked_as, self.epoch, back=back)
@@ -377,16 +377,16 @@ class MoveRun:
         story.tell_debt(self.move_id, f"host {host}", action, step, direction)
 
     def void(self, step: str, *, host: str) -> bool:
-        """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""
+        """Delete the host's debt of this flow's step; True if there was one, so the host never carried the step out."""
         with self.write() as session:
             return debts.void(session, move_id=self.move_id, host=host, flow=self.flow_uuid, step=step)
 
     def declared_down(self, host: str) -> bool:
-        """Whether a person made sure that the host is off, and its worker is still away."""
+        """Tell whether a person declared the host down, and its worker is still away."""
         return not self._channel.is_up(host) and cells_away.is_declared_down(self.cells, self.row, self.kind, host)
 
     def may_have_begun(self, step: str) -> bool:
-        """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
+        """Tell whether a host may have been asked for this step already, by this flow and on this alternate."""
         if step == self._no_return and self._past_no_return:
             return True
         return any(
@@ -412,38 +412,38 @@ class MoveRun:
         story.tell_kept(self.move_id, host, seconds)
 
     def owing_cells(self) -> Mapping[str, str]:
-        """Return why the server may not enter a cell, by cell: it owes a clean-up, or is declared down."""
+        """Return why the server may not enter a cell, by cell: the cell owes a clean-up, or is declared down."""
         with self.journal.read() as session:
             down = {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
             return debts.owing_cells(session, self.server) | down
 
     def owes(self, host: str) -> bool:
-        """Whether the host owes an undo of this move already and is still away."""
+        """Tell whether the host owes an undo of this move already and is still away."""
         with self.journal.read() as session:
             return debts.outstanding(session, self.move_id, host) and host not in self.workers()
 
     def ineligible(self) -> Mapping[str, str]:
-        """The reason against each host that is to take no server."""
+        """Return the reason against each host that is to take no server."""
         with self.journal.read() as session:
             return eligibility.ineligible(session, eligibility.needed(self.options.level, self.graph))
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's action carries: the move's first, where this one goes on for that."""
+        """Name the flow whose uuid Nova's action carries: the move's first if this one `goes_on`, else this one."""
         return self.history.runs()[0].flow_uuid if self.goes_on() else self.flow_uuid
 
     def goes_on(self) -> bool:
-        """Tell whether the flow goes on for one before it, whose first steps were done and not undone."""
+        """Tell whether this flow took over from an earlier one, whose first steps are done and not undone."""
         runs = self.history.runs()
         return across(self.kind) is not None and bool(runs) and runs[0].flow_uuid != self.flow_uuid
 
     def begun_before(self, failed: str) -> list[str]:
-        """Name the steps behind the one that failed that were done by the flow for which this one goes on."""
+        """Name the steps after the failed one: if this flow `goes_on`, the flow before it may have done them."""
         names = [step.step_name() for step in self.graph.steps]
         return names[names.index(failed) + 1 :] if failed in names and self.goes_on() else []
 
     def is_passed_on(self) -> bool:
-        """Tell whether the journal names a flow that goes on for this one: what both begin with stands."""
+        """Tell whether another flow takes over from this one: the steps that both begin with are then not undone."""
         if across(self.kind) is None:
             return False
         with self.journal.reading() as connection:
@@ -467,7 +467,7 @@ class MoveRun:
             self.leave(f"move {self.move_id[:8]} waits: {why}")
 
     def workers(self) -> Mapping[str, Registration]:
-        """The workers that are up now, by host."""
+        """Return the registrations of the workers that are up now, by host."""
         return self._channel.workers()
 
     def intent(self, service: str, call: str) -> AbstractContextManager[None]:
@@ -475,7 +475,7 @@ class MoveRun:
         return self.backend.intent(service, call)
 
     def probe(self, step: str, direction: str, phase: str) -> None:
-        """Where faults are injected: before, during (its command is posted), after, stored."""
+        """Let a test inject a fault: before, during (the command is posted), after, stored."""
         if self._probe is not None:
             self._probe(self.move_id, step, direction, phase)
 
@@ -497,9 +497,9 @@ class MoveRun:
         self.history.return_host = "" if self._returning is None else self._returning.host
 
     def _note(self, step: str, direction: Direction) -> None:
-        """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
+        """Mark the step's run in ZooKeeper before the step acts; raises Parked when the journal has lost a marked run.
 
-        An outage is waited out as `_await_session` does it: nothing was begun yet.
+        While ZooKeeper is away it waits as `_await_session` does: nothing of the step has begun yet.
         """
         why: str | None = None
         while why is None:
@@ -521,11 +521,11 @@ class MoveRun:
         self._check_requests(pending)
 
     def _await_session(self, step: str) -> bool:
-        """Return once the session that the move was claimed under is known to live; whether that had to be waited for.
+        """Wait until the session that the move was claimed under is known to live; return whether that took a wait.
 
-        While it is suspended it may have ended, and the move may be another conductor's.  So then nothing begins, and
-        after it only what a write behind the fence allows.  Raises Parked when it has ended, Fenced when somebody else
-        has the move.
+        A session that is suspended may have ended, and another conductor may have the move.  So no step begins until
+        the session is known to live and a fenced write has succeeded.  Raises Parked when the session has ended, and
+        Fenced when another conductor has the move.
         """
         alive = self._channel.session_is_alive()
         if alive:
@@ -543,7 +543,7 @@ class MoveRun:
         return True
 
     def _learn(self, *, recorded: bool, **columns: Any) -> None:
-        """Bring the row in hand up to date; what `record_before` wrote, it wrote once."""
+        """Bring the row in hand up to date; ``before`` is read once, since `record_before` writes it once."""
         for name, value in columns.items():
             if getattr(self.row, name) != value:
                 orm.attributes.set_committed_value(self.row, name, value)
@@ -559,7 +559,7 @@ class MoveRun:
 
     def _require_claim(self, known: bool, epoch: int | None) -> None:
         if not known or epoch != self.epoch:
-            # Nobody will answer a command whose claim is lost: its new owner takes the answer and removes it.
+            # Waiting for an answer would be in vain: the new owner takes the answer and removes it.
             fenced = Fenced(f"epoch {self.epoch} of move {self.move_id} no longer stands: {epoch} does")
             self.backend.detach(fenced)
             raise fenced
@@ -579,7 +579,7 @@ class MoveRun:
             self._detach("the conductor stops")
 
     def heed_outage(self, step: str, direction: Direction) -> Ends | None:
-        """Decide how a step ends that lost a database; None where it is to be entered again."""
+        """Decide how a step ends whose database is away; None where it is to be entered again."""
         return cells_away.heed(self, self.graph, step, direction, self.history.sequence(step, direction))
 
     def leave(self, why: str) -> NoReturn:
@@ -595,6 +595,6 @@ class MoveRun:
 
 
 def begin_state(session: orm.Session, move: Move) -> None:
-    """A queued move runs from its first claim on; one that only deletes its server is deleting."""
+    """Set a queued move at its first claim to running, or to deleting when it only deletes its server."""
     if move.state == State.QUEUED:
         moves.change_state(session, move, kinds.of(move.kind).running)

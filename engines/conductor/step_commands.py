@@ -1,4 +1,4 @@
-"""Has hosts carry out the commands of a claimed run's steps: keys, answers, and the step's error when none comes."""
+"""Sends the commands of a claimed run's steps: their keys, their answers, and the step's error when no answer comes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRACE: Final = 15.0
 
 
 class Silence(NamedTuple):
-    """Says which error of a step it is that a wait ended without an answer; the words are about the command."""
+    """The code and the message of a step's error when no answer came; ``words`` is formatted with the command."""
 
     code: str
     words: str
@@ -55,7 +55,7 @@ SILENCES: Final[Mapping[type[Exception], Silence]] = MappingProxyType(
 
 
 class ClaimedRun(Protocol):
-    """Says what commands need of the run that asks for them, which is `droveway.engines.conductor.run.MoveRun`."""
+    """Says what this module needs of the run whose steps ask, which is `droveway.engines.conductor.run.MoveRun`."""
 
     move_id: str
     flow_uuid: str
@@ -65,7 +65,7 @@ class ClaimedRun(Protocol):
     history: History
 
     def alternate_host(self) -> str:
-        """Name the host whose fault has the flow try another one; empty where none is tried."""
+        """Name the host that the flow replaces by another one if it is at fault; empty where no other is tried."""
 
     def write(self) -> AbstractContextManager[orm.Session]:
         """Begin a journal transaction that holds the claim."""
@@ -74,7 +74,7 @@ class ClaimedRun(Protocol):
         """Let a test inject a fault."""
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
-        """Rest as needs-operator with this error."""
+        """Let the move rest as needs-operator with this error."""
 
 
 class StepCommands:
@@ -107,12 +107,13 @@ class StepCommands:
         self._answered: list[tuple[str, str]] = []
         """The hosts and keys of the commands that were answered and whose nodes stand."""
         self._withdrawn: set[int] = set()
-        """The rows of undos whose step's execute was withdrawn."""
+        """The row numbers of undos for which the step's own commands were withdrawn."""
 
     def next_key(self, step: str, direction: Direction, part: str) -> str:
-        """Return the key of the step's next command, when all that stands in its way is removed.
+        """Remove the nodes of commands that are done with, and return the key of the step's next command.
 
-        These are the nodes of earlier answers, which are stored by now, and before an undo what its step still asks.
+        Done with are the commands whose answers are stored by now.  Before an undo, so are the commands of the step
+        itself that stand unanswered.
         """
         self._remove_acknowledged(self._key_of(step, direction))
         if direction == "revert":
@@ -120,10 +121,10 @@ class StepCommands:
         return self._renewed(step, direction, part)
 
     def carry_out(self, command: Command, direction: Direction, *, past_no_return: bool) -> dict[str, object]:
-        """Have the host's worker carry out the command and return its value; raises its StepError.
+        """Let the host's worker carry out the command, and return what it answers; raises its StepError.
 
-        ``direction`` is the step's own, which the command may differ from; ``past_no_return`` tells that the point of
-        no return may have been asked for.
+        ``direction`` is the step's own; the command's may differ from it.  ``past_no_return`` tells that a host may
+        have been asked for the point of no return.
         """
         answer = self._channel.post(command, self._fence)
         try:
@@ -185,12 +186,12 @@ class StepCommands:
                     is_gone=is_gone,
                 )
         except (DeclaredDown, Cancelled):
-            # A worker that comes back would take it otherwise, whatever the move has come to by then.
+            # Otherwise a worker that comes back would carry it out, whatever has become of the move by then.
             self._channel.withdraw([host], self._run.flow_uuid, command.step, direction)
             raise
 
     def _renewed(self, step: str, direction: Direction, part: str) -> str:
-        """Return the command's key, and begin the step's row anew before if the last answer to it was an error."""
+        """Return the command's key; if the last answer to it was an error, begin a new row of the step first."""
         key = self._key_of(step, direction, part)
         error = self._spent.pop(key, None)
         if error is None:
@@ -214,7 +215,7 @@ class StepCommands:
     def _host_fault(self, host: str, code: str, message: str, *, past_no_return: bool) -> StepError:
         """Return the error that a host's silence means.
 
-        Nothing is proved by silence, so at the point of no return no alternate is tried.
+        Silence proves nothing.  So past the point of no return the error does not let the flow try an alternate.
         """
         destination = host == self._run.alternate_host() and not past_no_return
         return (DestinationFault if destination else StepError)(message, code=code, host=host)

@@ -1,7 +1,8 @@
-"""Marks each move's last step in ZooKeeper, before anything of it acts: a journal that lost even one is recognised.
+"""Marks each move's last step in ZooKeeper before the step acts, to recognise a journal that lost even one step.
 
-The epoch tells two claims apart and no two steps within one.  So whoever runs a move writes the number of each step
-that begins beside its epoch, and whoever takes the move compares: what the mark names the journal has to have.
+The epoch cannot show that: all steps under one claim have the same epoch.  So the conductor that runs a move writes the
+number of each step that begins into a node beside the epoch's.  A conductor that claims the move compares: the journal
+must have the step that the mark names.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _BEGUN: Final = sa.select(MoveStep.seq).where(
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The step that ZooKeeper was told of last."""
+    """The step that was marked last."""
 
     seq: int
-    """Its number in the history, by which the keys of its commands go."""
+    """Its number in the history, which is part of the keys of its commands."""
     step: str
     direction: str
 
@@ -42,10 +43,10 @@ class StepMark:
         self._journal = journal
         self._move = move_id
         self._last: tuple[Seen, int] | None = None
-        """What stands, and its node's version."""
+        """The mark that stands, and its node's version."""
 
     def note(self, step: str, direction: str, seq: int) -> str:
-        """Mark a step that begins or is entered again; why nothing may be done of it, empty when it may.
+        """Mark a step that begins or is entered again; return why the step must not act, empty when it may.
 
         Raises `droveway.errors.CoordinationLost`.
         """
@@ -62,13 +63,13 @@ class StepMark:
             if seen == new:
                 return ""
             if seen.seq >= seq:
-                # Entered again, after something else was written into the history; or numbers were given out twice.
+                # A later row is marked already: the step is entered again, or an older journal gives numbers out twice.
                 return _why(self._journal, self._move, seen)
             self._last = (new, version + 1) if self._coordination.put(path, data, version=version) else None
 
 
 def lost(coordination: Coordination, journal: Database, move_id: str) -> str:
-    """Why nothing may be done for the move by this journal; empty when it has the step that was marked last."""
+    """Say why nothing may be done for the move on this journal; empty when it has the step that was marked last."""
     found = _read(coordination, move_id)
     return "" if found is None else _why(journal, move_id, found[0])
 
@@ -76,7 +77,7 @@ def lost(coordination: Coordination, journal: Database, move_id: str) -> str:
 def highest(coordination: Coordination, folder: str) -> int:
     """Return the highest number of a step that is marked for any move; ``folder`` is that of all moves.
 
-    A mark that cannot be read counts as not there: adopting the journal is the way out of it.
+    A mark that cannot be read is left out: `droveway db adopt`, which calls this, is the mend for such a mark.
     """
     most = 0
     for move in coordination.children(folder):

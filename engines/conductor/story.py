@@ -1,4 +1,4 @@
-"""Tells in the log what becomes of a move: a line for each step that ends, each wait, each debt and each rest."""
+"""Logs what becomes of a move: a line for each step that ends, each wait, each debt and each rest."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class _Begun:
 
 
 class Steps:
-    """Tells how the steps of one claimed flow begin and end; failures are told where their errors are made flat."""
+    """Logs how the steps of one claimed flow begin and end, except failures, which `droveway.flows.step` logs."""
 
     def __init__(self, move_id: str, without_undo: Collection[str] = ()) -> None:
-        """``without_undo`` names the steps that have no undo: that nothing was done for it is no news."""
+        """``without_undo`` names the steps that have no undo; that nothing was undone is logged at debug level."""
         self._move = move_id[:SHORT]
         self._without_undo = without_undo
         self._taken_up = time.monotonic()
@@ -43,8 +43,8 @@ class Steps:
         LOG.debug("Move %s: %s begins%s", self._move, _named(step, direction), _where(attempt, host))
 
     def end(self, step: str, direction: str, result: Mapping[str, Any] | None) -> None:
-        """Tell that the run is done; of the alternates, which one is tried now."""
-        # An undo that an earlier claim began goes on from the moment at which this one took the move up.
+        """Tell that the step is done; for the choice of an alternate, tell which host is tried now."""
+        # For an undo that an earlier claim began, the time counts from when this claim took the move up.
         begun = self._begun.pop((step, direction), _Begun(self._taken_up, 0, None))
         if step == Alternates.title:
             if direction == "execute" and result:
@@ -95,7 +95,7 @@ def tell_taken_up(move: Move, kind: str, epoch: int) -> None:
 
 
 def tell_given_back(move: Move, kind: str, *, ended: bool) -> None:
-    """Tell how the move rests after this conductor's claim on it was given back."""
+    """Tell what state the move is in after this conductor gave its claim on it back."""
     short, why = move.id[:SHORT], f": {move.error_code}: {printable(move.error)}" if move.error else ""
     if move.state == State.NEEDS_OPERATOR:
         tell_parked(move)
@@ -121,7 +121,7 @@ def tell_parked(move: Move) -> None:
 
 
 def tell_wait(move_id: str, what: str) -> None:
-    """Tell for what the move waits, which is mostly something that an operator can bring back."""
+    """Tell what the move waits for, usually something that an operator can bring back."""
     LOG.warning("Move %s waits for %s", move_id[:SHORT], what)
 
 
@@ -133,7 +133,7 @@ def tell_debt(move_id: str, debtor: str, action: str, step: str, direction: str)
 
 
 def tell_paid(move_id: str, debtor: str, action: str, step: str, direction: str) -> None:
-    """Tell what a host or a cell owes no more, since it was done."""
+    """Tell which debt of a host or a cell was paid."""
     LOG.info("Move %s: %s has paid what it owed: %s", move_id[:SHORT], debtor, _owed(action, step, direction))
 
 

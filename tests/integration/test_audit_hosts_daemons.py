@@ -283,7 +283,7 @@ def test_a_host_that_could_not_be_looked_at_is_named_with_the_reason(site: Insta
 
     pinned = findings(site, OS_UPGRADE_LEVELS__WORKER="2")
     assert [row["host"] for row in pinned] == ["host1", "host2", "host3", "host4"]
-    assert "came with level 3 of what is spoken to workers" in pinned[0]["detail"]
+    assert "came with protocol level 3" in pinned[0]["detail"]
     assert HostChannel(site.session).query(["host1"], pinned=2)["host1"].why in pinned[0]["detail"]
 
     away = findings(site, OS_ZOOKEEPER__HOSTS="127.0.0.1:1")

@@ -155,7 +155,7 @@ def test_a_pinned_level_chooses_the_first_version(lab: Stage) -> None:
         assert (lab.move("web").state, version(lab, move, "revert")) == ("reverted", FIRST["revert"])
         lab.cli("server", "migrate", "web", "--confirm", "auto")
         second_version.forget_older("resize")
-        assert f"{ACTION} came with level {LATER} of what is spoken to workers" in lab.refused(
+        assert f"{ACTION} came with protocol level {LATER}" in lab.refused(
             "server", "resize", "web", "--flavor", "large"
         )
     lab.assert_balanced()

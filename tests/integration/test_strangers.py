@@ -98,7 +98,7 @@ def answering_anything(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def speaking_for_conductors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "NOT_ITS", frozenset())
+    monkeypatch.setattr(answers, "CONDUCTOR_CODES", frozenset())
 
 
 def following_a_disk_to_its_data(monkeypatch: pytest.MonkeyPatch) -> None:

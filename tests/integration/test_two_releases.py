@@ -85,7 +85,7 @@ def test_a_pin_refuses_what_came_after_it_though_every_worker_is_new(site: Insta
     assert (code, "[upgrade_levels] worker pins that to 1: take the pin out" in said) == (2, True), said
     healthy = ("move", "create", "web", "--flavor", "large", "--confirm", "healthy")
     code, _, said = site.droveway(*healthy, OS_UPGRADE_LEVELS__WORKER="3")
-    assert (code, "check_guest came with level 4" in said) == (2, True), said
+    assert (code, "check_guest came with protocol level 4" in said) == (2, True), said
     assert site.told("move", "list") == []
     code, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
     assert (code, [row["finding"] for row in json.loads(said) if row["level"] == "warning"]) == (1, ["level-pinned"])

@@ -139,7 +139,7 @@ def test_a_connector_has_plain_values_alone(action: str) -> None:
     assert is_bad(answer(action, {**VALID[action], "connector": {f"a{n}": 1 for n in range(MOST_FIELDS + 1)}}))
 
 
-@pytest.mark.parametrize("code", sorted(answers.NOT_ITS))
+@pytest.mark.parametrize("code", sorted(answers.CONDUCTOR_CODES))
 def test_a_worker_does_not_speak_for_conductors(code: str) -> None:
     """That somebody declared its host down, for one: nobody would wait for it, and what it holds would be owed."""
     error = {"code": code, "message": "nobody is here", "host": HOST, "fault": "move"}
@@ -147,7 +147,7 @@ def test_a_worker_does_not_speak_for_conductors(code: str) -> None:
 
 
 def test_what_conductors_act_on_is_no_workers_word() -> None:
-    assert {DECLARED_DOWN, UNREACHABLE, answers.BAD_ANSWER} <= answers.NOT_ITS
+    assert {DECLARED_DOWN, UNREACHABLE, answers.BAD_ANSWER} <= answers.CONDUCTOR_CODES
 
 
 @pytest.mark.parametrize("changes", [{"code": "Not A Code"}, {"code": "x" * 100}, {"code": ""}, {"fault": "host1's"}])

@@ -34,7 +34,7 @@ OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{ACTION_VERSION}"]
         (NEW, "check_guest", None, ""),
         (OLD, "check_guest", None, "its worker (1.0) does not know check_guest@1: upgrade it first"),
         (NEW, "list_guests", None, ""),
-        (NEW, "list_guests", 2, "list_guests came with level 3"),
+        (NEW, "list_guests", 2, "list_guests came with protocol level 3"),
         (OLD, "list_directories", None, "its worker (1.0) does not know list_directories@1: upgrade it first"),
     ],
 )
@@ -85,8 +85,8 @@ def test_a_pin_forbids_moves_where_no_older_graph_serves() -> None:
         assert graph.version == FIRST["resize"]
         assert chosen("revert", BEFORE) == ("revert", NEXT["revert"]), "its steps say what the host lacks"
         assert eligibility.pinned_below(BEFORE, graph) == (
-            f"{ACTION} came with level {LATER} of what is spoken to workers, and [upgrade_levels] worker pins that to "
-            f"{BEFORE}: take the pin out once every worker is upgraded"
+            f"{ACTION} came with protocol level {LATER}, and [upgrade_levels] worker allows none above level {BEFORE}: "
+            "take the pin out once every worker is upgraded"
         )
 
 

@@ -207,8 +207,8 @@ def test_a_host_without_a_worker_or_with_an_old_one_is_not_asked(site: Cloud) ->
 
 def test_nothing_is_asked_that_the_pin_forbids(site: Cloud, started: Callable[..., Worker]) -> None:
     started()
-    assert "list_guests came with level 3" in told(site, pinned=2).why
-    assert "digest_disks came with level 4" in told(site, pinned=3).why
+    assert "list_guests came with protocol level 3" in told(site, pinned=2).why
+    assert "digest_disks came with protocol level 4" in told(site, pinned=3).why
     assert told(site, pinned=4).why == ""
 
 

@@ -1,6 +1,7 @@
-"""The TaskFlow flow of a graph: one task for each step, and one retry for the alternates.
+"""Makes the TaskFlow flow of a graph: one task for each step, and one retry for the alternates.
 
-Steps and graphs know nothing of TaskFlow: `droveway.flows` says what is done in which order, this module who calls it.
+Steps and graphs know nothing of TaskFlow: `droveway.flows` says what is done in which order, and this module lets
+TaskFlow do it.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class StepTask(task.Task):
         self._step = step
 
     def _build_arg_mapping(self, _method: Any, requires: Any = None, **_others: Any) -> tuple[Any, Any, Any]:
-        # TaskFlow would look at the signatures of every step of every flow, which say the same of all.
+        # TaskFlow would inspect the signature of every step of every flow, and they are all alike.
         named = collections.OrderedDict((name, name) for name in requires or ())
         return named, sets.OrderedSet(named), sets.OrderedSet()
 
     def execute(self, **inputs: Any) -> dict[str, Any]:
-        """TaskFlow's entry."""
+        """Do the step, for TaskFlow."""
         return self._step.execute(**inputs)
 
     def revert(
@@ -53,7 +54,7 @@ class StepTask(task.Task):
         flow_failures: Any,  # noqa: ARG002 - TaskFlow's signature
         **inputs: Any,
     ) -> dict[str, Any] | None:
-        """TaskFlow's entry."""
+        """Undo the step, for TaskFlow."""
         return self._step.revert(result, **inputs)
 
 
@@ -65,11 +66,11 @@ class AlternateRetry(retry.Retry):
         self._alternates = alternates
 
     def execute(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> dict[str, Any]:
-        """TaskFlow's entry."""
+        """Choose the next alternate, for TaskFlow."""
         return self._alternates.execute(candidates, tried=len(history))
 
     def on_failure(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> retry.Decision:
-        """TaskFlow's entry."""
+        """Decide between the next alternate and undoing the flow, for TaskFlow."""
 
         def failed_by(kind: type[Exception]) -> bool:
             caused: bool = history.caused_by(kind, index=-1)
@@ -79,5 +80,5 @@ class AlternateRetry(retry.Retry):
         return retry.RETRY if takes_next else retry.REVERT
 
     def revert(self, history: Any, **_inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
-        """TaskFlow's entry."""
+        """Record that no alternate is tried any more, for TaskFlow."""
         self._alternates.revert()

@@ -1,11 +1,15 @@
-"""TaskFlow's persistence on the journal: fenced, one transaction for each step, only what changed.
+"""Stores in the journal what TaskFlow persists: fenced, in one transaction for each step, and only what changed.
 
-A step that is done is stored with the beginning of the next one, or with the flow's end: nothing happens between the
-two, and who dies there runs the step again, as if it had died right before its end was stored.  A failure is stored at
-once.  That a step runs for the first time is told by its open run in the history alone: its atom gets a row when it has
-ended, and who dies before that leaves it as one that never ran.  What else TaskFlow writes (intentions, resets, its
-progress through RESUMING and SUSPENDED) waits for the next transaction too: a crash in between loses nothing that a
-resumed engine does not write again (it works out intentions anew from the failed atom).
+The end of a step is stored together with the beginning of the next one, or with the flow's end.  Nothing happens
+between the two.  If the conductor dies there, the step runs again, as if its end had never been reached.  A failure is
+stored at once.
+
+While a step runs for the first time, only its open row in the history shows it.  Its atom gets a row when the step has
+ended.  If the conductor dies before, TaskFlow takes the step for one that never ran.
+
+Everything else that TaskFlow writes (intentions, resets, the flow states RESUMING and SUSPENDED) waits for the next
+transaction.  A crash before it does no harm: a resumed engine writes the same again, and works intentions out from the
+failed atom.
 """
 
 from __future__ import annotations
@@ -40,9 +44,9 @@ _ENDS: Final = {
     states.REVERT_FAILURE: "revert",
 }
 _UNTOLD: Final = frozenset({states.PENDING, states.RUNNING})
-"""Atom states that are no reason for an atom to get a row: of one that never ended there is nothing to tell."""
+"""Atom states for which no row is made: a step that has not ended has nothing to store."""
 _LASTING: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
-"""Atom states whose write must not wait."""
+"""Atom states that are stored at once."""
 
 _KNOWN_FLOW: Final = sa.select(details.FLOWS).where(details.FLOWS.c.uuid == sa.bindparam("flow"))
 _KNOWN_ATOMS: Final = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == sa.bindparam("flow"))
@@ -52,18 +56,19 @@ _NEW_FLOW: Final = details.FLOWS.insert()
 _NEW_ATOM: Final = details.ATOMS.insert()
 _NEW_INTENT: Final = sa.insert(Intent)
 _INTENTS: Final = JournalBase.metadata.tables[Intent.__tablename__]
-# The table's, not the class's: a session takes a list of parameters with that for a bulk update, which has no WHERE.
+# This updates the table and not the class Intent.  With the class and a list of parameters, a session would make a bulk
+# update, which has no WHERE.
 _CALLED: Final = (
     sa.update(_INTENTS).where(_INTENTS.c.id == sa.bindparam("intent"), _INTENTS.c.state == "open").values(state="done")
 )
 
 
 class JournalWriteFailed(WriteFailed, taskflow_errors.StorageFailure):
-    """A transaction failed; TaskFlow tries it again, so that a short outage of the database is ridden out."""
+    """A transaction failed.  TaskFlow tries it again, so that a short outage of the database does no harm."""
 
 
 class FlowBackend:
-    """Where one claimed flow is loaded from and saved to; both backend and connection of TaskFlow's interface."""
+    """Loads and saves one claimed flow; it is both the backend and the connection of TaskFlow's interface."""
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class FlowBackend:
         on_stored: Callable[[str, str], None] | None = None,
         without_undo: Collection[str] = (),
     ) -> None:
-        """``without_undo`` names the flow's steps that have no undo, which the log then says nothing of."""
+        """``on_stored`` is called once a step's end is committed; ``without_undo`` names the steps without an undo."""
         self._journal = journal
         self._history = history
         self._on_stored = on_stored
@@ -88,21 +93,21 @@ class FlowBackend:
         self._assumed: set[str] = set()
         self._begun: tuple[Run, dict[str, Any]] | None = None
         self._unsure = False
-        """Whether the last transaction may be committed although nobody heard of it."""
+        """Whether the last transaction may be committed although its answer never came."""
         self.closed: DrovewayError | None = None
         """Why nothing more may be written: parked or fenced."""
         self.ended = False
         """Whether the flow's end is committed."""
 
     def get_connection(self) -> FlowBackend:
-        """TaskFlow's entry; the connection holds nothing, so one is enough."""
+        """Return itself, for TaskFlow."""
         return self
 
     def close(self) -> None:
-        """TaskFlow's entry, called after each use of a connection."""
+        """Do nothing, for TaskFlow."""
 
     def begun(self, step: str, direction: str) -> dict[str, Any] | None:
-        """The move as it was when this run of the step was stored as begun, as `fencing.claimed` gives it; once."""
+        """Return, once, what `fencing.claimed` gave when this run of the step was stored as begun; None after that."""
         begun, self._begun = self._begun, None
         return begun[1] if begun is not None and begun[0] == (step, direction) else None
 
@@ -112,7 +117,10 @@ class FlowBackend:
             self.closed = reason
 
     def load(self) -> Any:
-        """The flow's detail, read afresh, or made when it never ran; steps left midway have an open row again."""
+        """Read the flow's detail, or make it when the flow never ran.
+
+        A step that was left midway goes on with its open row in the history.
+        """
         with self._transaction() as session:
             flow_uuid = self._history.flow_uuid
             row = session.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().first()
@@ -132,7 +140,7 @@ class FlowBackend:
         return flow
 
     def update_flow_details(self, flow_detail: Any, ignore_missing: bool = False) -> Any:  # noqa: ARG002 - TaskFlow's
-        """TaskFlow's entry: new atoms, or the flow's new state; its end is stored with the move's new state."""
+        """Take new atoms or the flow's new state, for TaskFlow.  An end is stored at once with the move's new state."""
         self._refuse_when_closed()
         flow_uuid = self._history.flow_uuid
         for detail in flow_detail:
@@ -148,7 +156,7 @@ class FlowBackend:
         return flow_detail
 
     def update_atom_details(self, atom_detail: Any) -> Any:
-        """TaskFlow's entry: an atom's new state, with its row of the history in the same transaction."""
+        """Take an atom's new state, stored together with its row of the history, for TaskFlow."""
         self._refuse_when_closed()
         self._refuse_parking(atom_detail)
         name, state = atom_detail.name, atom_detail.state
@@ -170,20 +178,20 @@ class FlowBackend:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[orm.Session]:
-        """A journal transaction that holds the claim, for whoever writes for the move beside TaskFlow."""
+        """Open a journal transaction that holds the claim, for writes about the move that are not TaskFlow's."""
         self._refuse_when_closed()
         with self._transaction() as session:
             yield session
 
     def forget(self) -> None:
-        """Leave out what waits to be stored of atoms and flow: it may be what cannot be.  Its steps run again."""
+        """Drop what waits to be stored of atoms and flow, in case the database refuses it.  Its steps run again."""
         self._waiting, self._flow_waiting, self._ends = {}, {}, {}
 
     @contextlib.contextmanager
     def intent(self, service: str, call: str) -> Iterator[None]:
         """Record a cloud write before it is sent; that it returned is stored with the next transaction.
 
-        A claim that is lost before that leaves the record open: its next owner calls it late, and it is audited.
+        If the claim is lost before that, the record stays open.  The next claim sets it to late, and audits look at it.
         """
         self._refuse_when_closed()
         row = {"service": service, "call": call[:255], "state": "open", "created_at": clocks.now()}
@@ -199,7 +207,10 @@ class FlowBackend:
             self._called.append(made.inserted_primary_key[0])
 
     def store_called(self) -> None:
-        """Store which calls have returned, as no transaction may follow; an outage leaves that to the next claim."""
+        """Store which cloud calls have returned, since no other transaction may follow.
+
+        During an outage nothing is stored, and the next claim sets the calls to late.
+        """
         if self.closed is None and self._called:
             with contextlib.suppress(taskflow_errors.StorageFailure), self.write():
                 pass
@@ -218,7 +229,7 @@ class FlowBackend:
 
     def _begin(self, connection: sa.Connection, name: str, state: str, direction: str) -> Standing:
         if self._unsure:
-            # Whether the run is one that was left open is read back too.
+            # This reads back too whether the run was left open.
             self._check(connection)
         standing = self._history.enter(connection, name, direction)
         self._flush(connection)
@@ -260,7 +271,7 @@ class FlowBackend:
         return row
 
     def _read_back(self, transaction: Executor) -> None:
-        """What the next transaction writes depends on whether the last one, whose answer never came, was committed."""
+        """Read what is stored, after a transaction whose answer never came: what to write next depends on it."""
         flow_uuid = self._history.flow_uuid
         row = transaction.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().one()
         self._flow_row = models.FlowDetail.from_dict(row).to_dict()
@@ -285,7 +296,7 @@ class FlowBackend:
             transaction.execute(_CALLED, [{"intent": number} for number in self._called])
 
     def _new_atoms(self) -> list[dict[str, Any]]:
-        """The atoms that are to get a row."""
+        """Return the new rows for atoms that have none."""
         return [row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] not in _UNTOLD]
 
     def _flushed(self) -> None:
@@ -303,9 +314,9 @@ class FlowBackend:
                 self._on_stored(step, direction)
 
     def _note_undoing(self, connection: sa.Connection, standing: Standing, state: str) -> dict[str, Any]:
-        """A forward move whose undo is not one before the next alternate is undoing from its first undo on.
+        """Set a forward move to undoing at its first undo, and return the columns of the move that this changed.
 
-        The columns of the move that this changed.
+        The state stays when steps are undone only for the next alternate, or when another flow takes over.
         """
         if state != states.REVERTING or standing.state != State.RUNNING:
             return {}
@@ -324,7 +335,7 @@ class FlowBackend:
             raise self.closed
 
     def _refuse_parking(self, atom_detail: Any) -> None:
-        """Parking and fencing are no outcome of a step: stored as a failure they would undo the move."""
+        """Refuse to store parking or fencing as the outcome of a step: as a failure they would undo the move."""
         for failure in (atom_detail.failure, atom_detail.revert_failure):
             if failure is not None and failure.check(Fenced, Parked):
                 self.detach(failure.exception or Parked(failure.exception_str))
@@ -332,7 +343,7 @@ class FlowBackend:
 
 
 def _outcome(atom_detail: Any) -> dict[str, Any]:
-    """What the history keeps of how an atom ended."""
+    """Return what the history keeps of how an atom ended."""
     if atom_detail.state == states.FAILURE:
         return {"error": details.error_of(atom_detail.failure)}
     if atom_detail.state == states.REVERT_FAILURE:

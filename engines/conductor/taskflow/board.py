@@ -1,6 +1,7 @@
 """The board of moves: TaskFlow's ZooKeeper board with one node for each flow, named by the flow.
 
-The board holds only what may run now and is rebuilt from the journal when it is lost, so posting must be create-once.
+The board holds only what may run now.  A board that is lost is rebuilt from the journal, so posting a flow again must
+not make a second node.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
     version: Number
     digest: str
     urgent: bool
-    """Whether it goes before copies: confirm, revert, delete, and every undo."""
+    """Whether it goes before other jobs, as confirm, revert, delete, and every undo do."""
     filed: Name
     """When the move was asked for; older ones go first."""
 
 
 def posting_of(move: Move | sa.Row[Any], flow: MoveFlow | sa.Row[Any]) -> Posting:
-    """The job that offers this flow."""
+    """Make the posting that offers this flow."""
     return Posting(
         flow=flow.uuid,
         move=move.id,
@@ -63,7 +64,7 @@ def _is_to_end(move: Move | sa.Row[Any]) -> bool:
 
 
 class _CutOff(logging.Filter):
-    """Makes one line of what TaskFlow tells with a traceback when ZooKeeper goes while the jobs are listed."""
+    """Shortens to one line the traceback that TaskFlow logs when ZooKeeper is lost while it lists the jobs."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -78,7 +79,7 @@ logging.getLogger(impl_executor.__name__).addFilter(_CutOff())
 
 
 class MoveJob(impl_zookeeper.ZookeeperJob):
-    """A job whose node is named by its flow; the stock one reads a sequence number from the name."""
+    """A job whose node is named by its flow; TaskFlow's own class reads a sequence number from the name."""
 
     def __init__(self, board: MoveBoard, client: Any, path: str, data: dict[str, Any]) -> None:
         # The parent's own initialiser insists on the number; what it sets besides is set here.
@@ -93,11 +94,11 @@ class MoveJob(impl_zookeeper.ZookeeperJob):
         self._priority = base.JobPriority.NORMAL
         self.posting: Posting = msgspec.convert(data["details"], Posting)
         self.session: int | None = None
-        """The session under which this conductor claimed it."""
+        """The ZooKeeper session under which this conductor claimed it."""
 
     @property
     def state(self) -> Any:
-        """TaskFlow's entry, which its own answers by three calls for each job of each look at the board."""
+        """Return the job's state by the last listing, for TaskFlow, whose own way takes three calls for each job."""
         return self.board.state_of(self)
 
     def _order(self) -> tuple[bool, str, str]:
@@ -121,36 +122,36 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
     JOB_PREFIX = ""
 
     def __init__(self, coordination: Coordination) -> None:
-        # TaskFlow asks for the server's version by commands that servers do not answer unless told to.
+        # TaskFlow would ask for ZooKeeper's version by commands that ZooKeeper answers only if it is configured to.
         conf = {"path": BOARD, "check_compatible": False}
         super().__init__("moves", conf, client=coordination.client, emit_notifications=False)
         self._coordination = coordination
         self.wakeup: Callable[[], None] = lambda: None
         self._listing = coordination.listing(BOARD, self._changed)
-        # What TaskFlow would watch the listing by, which ends for good when the board is wiped; this one does not.
+        # Replaces TaskFlow's own watch, which ends for good when the board is wiped.  This one goes on.
         self._job_watcher = self._listing
         self._locks: frozenset[str] = frozenset()
-        """The names of the locks, as the board was listed last."""
+        """The names of the locks, by the last listing."""
         self._stale = True
         self._refused = Once(LOG)
         self._doubtful: set[str] = set()
-        """The locks that this session may hold for nothing."""
+        """The locks that this session may hold although nobody here runs the job."""
         self.claimable: Callable[[Posting], bool] = lambda _posting: True
         """Whether this session's conductor is able and willing to run such a job now."""
 
     def close(self) -> None:
-        """TaskFlow's entry; the session is the caller's and stays."""
+        """End the listing, for TaskFlow.  The session is the caller's and stays."""
         self._listing.stop()
         super().close()
 
     def iterjobs(self, only_unclaimed: bool = False, ensure_fresh: bool = False) -> Any:
-        """TaskFlow's entry: the jobs in our order, listed anew when something changed."""
+        """Return the jobs in our order, listed anew when something changed, for TaskFlow."""
         self._release_doubtful()
         stale, self._stale = self._stale, False
         return super().iterjobs(only_unclaimed=only_unclaimed, ensure_fresh=ensure_fresh or stale)
 
     def _force_refresh(self) -> None:
-        """TaskFlow's entry: list the jobs and their locks, by the call that also arms the watch."""
+        """List the jobs and their locks, by the call that also sets the watch, for TaskFlow."""
         try:
             names = self._listing.names(fresh=True)
         except CoordinationLost as error:
@@ -159,13 +160,13 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._on_job_posting(names, delayed=False)
 
     def state_of(self, job: MoveJob) -> Any:
-        """The job's state by the last listing; a change of it lists the board anew, and a claim finds out for sure."""
+        """Return the job's state by the last listing, which is made anew after each change; a claim makes sure."""
         if job.path not in self._known_jobs:
             return states.COMPLETE
         return states.CLAIMED if paths.basename(job.lock_path) in self._locks else states.UNCLAIMED
 
     def _release_doubtful(self) -> None:
-        """Give back what is claimed by this session and run by nobody: else it would be for as long as the session."""
+        """Release jobs that this session has claimed and nobody runs: else they stay claimed while it lives."""
         with contextlib.suppress(CoordinationLost):
             for path in list(self._doubtful):
                 owner = self._coordination.owner(path)
@@ -190,20 +191,20 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         return self._coordination.delete(self.job_path(flow_uuid))
 
     def posted(self) -> dict[str, bool]:
-        """Every flow on the board, and whether it is claimed."""
+        """Return every flow on the board, and whether it is claimed."""
         names = set(self._coordination.children(self.path))
         return {name: name + self.LOCK_POSTFIX in names for name in names if not name.endswith(self.LOCK_POSTFIX)}
 
     def lock_owner(self, job: MoveJob) -> int | None:
-        """The session that holds the job's claim right now."""
+        """Return the session that holds the job's claim right now; None when nobody does."""
         return self._coordination.owner(job.lock_path)
 
     def job_path(self, flow_uuid: str) -> str:
-        """Where the flow's job lies."""
+        """Return the path of the flow's job."""
         return f"{self.path}/{flow_uuid}"
 
     def claim(self, job: MoveJob, who: str) -> None:
-        """TaskFlow's entry; a job that this conductor cannot run is left to others, as if it were taken."""
+        """Claim the job, for TaskFlow.  Raises UnclaimableJob too for a job that this conductor cannot run."""
         if not self.claimable(job.posting):
             raise exceptions.UnclaimableJob(f"job {job.uuid} is not for this conductor now")
         if job.lock_path in self._doubtful:
@@ -220,7 +221,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._locks |= {paths.basename(job.lock_path)}
 
     def doubt(self, job: MoveJob) -> None:
-        """The job is run by nobody here any more, though its claim may still be there."""
+        """Note that nobody here runs the job any more, though its claim may still be there."""
         self._doubtful.add(job.lock_path)
         self.wakeup()
 
@@ -238,7 +239,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
             job = self._job(path, data)
         except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
             self._refused.log_once(f"The job at {path[:200]} is refused and removed", error)
-            # The keeper offers the flow again, if there is one.  Nothing waits for an answer on this thread.
+            # The keeper offers the flow again, if there is one.  This thread must not wait for an answer.
             self._client.delete_async(path)
             return
         except (kazoo_errors.KazooException, self._client.handler.timeout_exception):

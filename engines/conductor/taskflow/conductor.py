@@ -1,6 +1,6 @@
 """The conductor as TaskFlow sees it: takes jobs off the board, runs each in a thread of its own, and gives it back.
 
-What a job's run is for the journal and for the world stands in `droveway.engines.conductor.conductor`.
+`droveway.engines.conductor.conductor` does what running a job means for the journal, the hosts and the cloud.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ IDLE: Final = 5.0
 
 
 class WakeableTimeout(timing.Timeout):
-    """What an idle conductor waits on: TaskFlow's polls, this one is woken by the board."""
+    """Lets an idle conductor wait until the board wakes it; TaskFlow's own timeout looks at intervals."""
 
     def __init__(self, longest: float) -> None:
         super().__init__(longest)
         self._rung = threading.Event()
         self.last_tick = time.monotonic()
-        """When it was last waited on."""
+        """When the last wait began, by the monotonic clock."""
 
     def wake(self) -> None:
-        """Something may be there to claim."""
+        """Wake the conductor: there may be something to claim."""
         self._rung.set()
 
     def interrupt(self) -> None:
-        """TaskFlow's entry: stop."""
+        """End the wait for good, for TaskFlow."""
         super().interrupt()
         self._rung.set()
 
     def wait(self) -> None:
-        """TaskFlow's entry: until woken, at most the longest time."""
+        """Wait until woken, at most the longest time, for TaskFlow."""
         self.last_tick = time.monotonic()
         self._rung.wait(self.value)
         self._rung.clear()
 
 
 class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
-    """TaskFlow's conductor: a job's life is `run_job`, and some slots are for urgent jobs alone."""
+    """TaskFlow's conductor, in which `run_job` runs a job, and some slots are for urgent jobs alone."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
         reserved: int,
         is_stopping: Callable[[], bool],
     ) -> None:
-        """``reserved``: so many slots are left free for urgent jobs."""
+        """``slots`` jobs run at a time, and ``reserved`` more if they are urgent."""
         self.wakeup = WakeableTimeout(IDLE)
         super().__init__(
             name,
@@ -87,11 +87,11 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
         """Run the job's flow; True takes the job off the board, False gives it back."""
 
     def running(self) -> int:
-        """How many flows are being run."""
+        """Return how many flows are being run."""
         return len(self._dispatched)
 
     def _can_claim_more_jobs(self, job: MoveJob) -> bool:
-        """TaskFlow's entry.  Urgent flows may use every slot, others leave the reserved ones free.
+        """Tell whether a slot is free for the job, for TaskFlow.  Only urgent jobs may use the reserved slots.
 
         Urgent jobs come first, so the first job that finds no slot ends the round.
         """
@@ -103,13 +103,16 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
         return sum(not future.job.posting.urgent for future in busy) < self._slots
 
     def _dispatch_job(self, job: MoveJob) -> bool:
-        """TaskFlow's entry; see `run_job`."""
+        """Run the job as `run_job` does, for TaskFlow."""
         job.session = self._coordination.session
         with log_context.of_move(job.posting.move, flow=job.posting.flow):
             return self.run_job(job)
 
     def _on_job_done(self, job: MoveJob, future: Any) -> None:
-        """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""
+        """Take the job off the board or give it back, for TaskFlow.
+
+        This is tried again until it works, or until the session has ended, and the claim with it.
+        """
         try:
             with log_context.of_move(job.posting.move, flow=job.posting.flow):
                 self._give_back(job, consume=future.result())
@@ -142,7 +145,7 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
                 return
 
     def has_lost(self, job: MoveJob) -> bool:
-        """Whether the job's claim is no longer ours; while nobody can say, it may still be."""
+        """Tell whether the job's claim is no longer ours; False while nobody can say."""
         try:
             return job.session is None or self._moves.lock_owner(job) != job.session
         except CoordinationLost:

@@ -1,4 +1,4 @@
-"""TaskFlow's own tables, and how its flow and atom details become rows and rows become details."""
+"""Reads and writes TaskFlow's own tables: turns flow and atom details into rows, and rows into details."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskflow.types.failure import Failure
 
 from droveway.errors import StepError
 
-# Made once for the process: the stock backend makes new ones for each call, and no statement is ever found compiled.
+# Made once, so that statements stay compiled.  TaskFlow's own backend makes new tables for each call.
 _METADATA: Final = sa.MetaData()
 LOGBOOKS, FLOWS, ATOMS = tables.fetch(_METADATA)
 
@@ -21,7 +21,7 @@ ENDED_FLOW: Final = frozenset({states.SUCCESS, states.REVERTED})
 
 
 def atom_row(detail: Any, flow_uuid: str) -> dict[str, Any]:
-    """The atom detail as a row of `ATOMS`."""
+    """Return the atom detail as a row of `ATOMS`."""
     row: dict[str, Any] = detail.to_dict()
     row["atom_type"] = models.atom_detail_type(detail)
     row["parent_uuid"] = flow_uuid
@@ -29,10 +29,10 @@ def atom_row(detail: Any, flow_uuid: str) -> dict[str, Any]:
 
 
 def atom_detail(row: Any) -> Any:
-    """The row as an atom detail.
+    """Return the row as an atom detail.
 
-    Replaces `taskflow.persistence.models.RetryDetail.from_dict`, which uses one name for a retry's value and for a
-    failure's dict, so that after a reload the value of a failed attempt is its failure.
+    Does not use `taskflow.persistence.models.RetryDetail.from_dict`: that overwrites a retry's value with the dict of
+    its failure, since it uses one name for both.  After a reload the value of a failed attempt would be lost.
     """
     data = dict(row)
     kind = models.atom_detail_class(data.pop("atom_type"))
@@ -48,18 +48,18 @@ def atom_detail(row: Any) -> Any:
 
 @functools.cache
 def update_of(table: sa.Table, columns: frozenset[str]) -> sa.Update:
-    """The statement that sets just these columns of the row ``key``."""
+    """Make the statement that sets just these columns of the row ``key``."""
     values: dict[str, Any] = {name: sa.bindparam(f"new_{name}") for name in columns}
     return table.update().where(table.c.uuid == sa.bindparam("key")).values(**values)
 
 
 def changed(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The columns that differ, as parameters of `update_of`."""
+    """Return the columns that differ, as parameters of `update_of`."""
     return {f"new_{name}": value for name, value in new.items() if old.get(name) != value}
 
 
 def error_of(failure: Any) -> dict[str, str]:
-    """A failure as the history stores it: `droveway.errors.StepError.as_dict`."""
+    """Return a failure as the history stores it: `droveway.errors.StepError.as_dict`."""
     error = failure.exception
     if isinstance(error, StepError):
         return error.as_dict()

@@ -1,6 +1,7 @@
-"""The engine: TaskFlow's serial one, without the writes that nobody reads, and able to take a failed undo up again.
+"""Runs one flow with TaskFlow's serial engine, without the writes that nobody reads.
 
-The undo of a flow that may have gone further than its journal knows covers the steps that it may have come to.
+It can also take a failed undo up again.  If a flow may have gone further than its journal knows, its undo covers every
+step that may have been done.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ OPTIONS: Final = {
 
 
 class _OneThread:
-    """In the place of TaskFlow's lock of readers and writers: a seventh of a step's time, for nothing."""
+    """Replaces TaskFlow's lock of readers and writers, which takes a seventh of a step's time and is not needed."""
 
     def read_lock(self) -> contextlib.AbstractContextManager[None]:
-        """TaskFlow's entry."""
+        """Return a lock that locks nothing, for TaskFlow."""
         return _NO_LOCK
 
     write_lock = read_lock
@@ -42,7 +43,7 @@ _NO_LOCK: Final = contextlib.nullcontext()
 class MoveStorage(storage.Storage):
     """TaskFlow's storage for one thread.
 
-    Without the implicit 0.0 and 1.0 of each step's progress, which cost a commit each.
+    It does not store that each step's progress is 0.0 and later 1.0, which would take a commit each.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -58,13 +59,14 @@ class MoveStorage(storage.Storage):
         return original
 
     def set_task_progress(self, task_name: str, progress: float, details: Any = None) -> None:
-        """Nothing: how far a step is, workers say in ZooKeeper."""
+        """Do nothing, for TaskFlow: workers say in ZooKeeper how far a step is."""
 
 
 class LinearSelector(selector.Selector):
-    """TaskFlow's choice of what comes next, for flows in which that is one atom.
+    """Chooses the atom that runs next, in flows where only one can come next.
 
-    It would look at all later ones, and at all that was done before each; but what has just ended was ready to run.
+    TaskFlow's own selector looks at all later atoms, and for each at everything before it.  Here the atom that has just
+    ended could only run because everything before it was done.  So it is enough to look at the one after it.
     """
 
     def _browse_atoms_for_execute(self, atom: Any = None) -> Iterator[tuple[Any, Any]]:
@@ -81,9 +83,10 @@ class LinearSelector(selector.Selector):
 
 
 class MoveCompleter(completer.Completer):
-    """TaskFlow's answer to a failed atom, which undoes what stands as done.
+    """Undoes a flow when an atom fails, as TaskFlow's own completer does: every atom that is stored as done.
 
-    Of a flow whose journal was put back more may be done than stands there.
+    When the journal was put back from an older copy, more steps may be done than are stored as done.  It undoes those
+    too.
     """
 
     def __init__(self, runtime: Any, backend: FlowBackend, may_be_done: Callable[[str], Sequence[str]]) -> None:
@@ -92,7 +95,7 @@ class MoveCompleter(completer.Completer):
         self._may_be_done = may_be_done
 
     def _process_atom_failure(self, atom: Any, failure: Any) -> None:
-        """Let everything that may be done be undone: each undo is safe for a step that did not run."""
+        """Store every step that may be done as done, so that it is undone: undoing one that never ran does no harm."""
         for name in self._may_be_done(atom.name):
             if self._storage.get_atom_state(name) == states.PENDING:
                 self._store.assume(name)
@@ -106,14 +109,14 @@ class MoveEngine(SerialActionEngine):
     def __init__(
         self, flow: Any, flow_detail: Any, backend: FlowBackend, *, may_be_done: Callable[[str], Sequence[str]]
     ) -> None:
-        """``may_be_done`` names the steps that may be done beyond what the journal knows, when this one fails."""
+        """``may_be_done`` takes the step that failed, and names steps that may be done without the journal knowing."""
         super().__init__(flow, flow_detail, backend, dict(OPTIONS))
         self._store = backend
         self._may_be_done = may_be_done
 
     @misc.cachedproperty  # type: ignore[untyped-decorator]
     def storage(self) -> MoveStorage:
-        """TaskFlow's entry; see `taskflow.engines.action_engine.engine.ActionEngine.storage`."""
+        """Make the storage as `taskflow.engines.action_engine.engine.ActionEngine.storage` does, for TaskFlow."""
         return MoveStorage(
             self._flow_detail,
             backend=self._backend,
@@ -121,14 +124,14 @@ class MoveEngine(SerialActionEngine):
         )
 
     def compile(self) -> None:
-        """TaskFlow's entry."""
+        """Compile the flow and put our selector and completer in, for TaskFlow."""
         if not self._compiled:
             super().compile()
             self._runtime._selector = LinearSelector(self._runtime)
             self._runtime._completer = MoveCompleter(self._runtime, self._store, self._may_be_done)
 
     def take_up_failed_undos(self) -> None:
-        """Set undos that failed back to begun: left as they are, TaskFlow calls the flow undone and does nothing."""
+        """Set failed undos back to begun.  Otherwise TaskFlow would take the flow for undone and do nothing."""
         self.compile()
         self.prepare()
         for atom in self._runtime.iterate_nodes(compiler.ATOMS):
@@ -136,20 +139,20 @@ class MoveEngine(SerialActionEngine):
                 self.storage.set_atom_state(atom.name, states.REVERTING)
 
     def _change_state(self, state: str) -> None:
-        # A parked or fenced flow keeps the state that it had: the engine's own FAILURE is none of the flow's.
+        # A parked or fenced flow keeps its state: the FAILURE is the engine's and not the flow's.
         if self._store.closed is None:
             super()._change_state(state)
 
 
 def journal_was_away(error: Exception) -> bool:
-    """Whether a flow stopped because the journal was away: nothing is known to be wrong with the flow."""
+    """Tell whether a flow stopped because the journal was away: the flow itself may be sound."""
     if isinstance(error, exceptions.WrappedFailure):
         return error.check(exceptions.StorageFailure) is not None
     return isinstance(error, exceptions.StorageFailure)
 
 
 class _Expected(logging.Filter):
-    """Keeps TaskFlow from reporting parking and fencing as something bad that must have happened."""
+    """Keeps TaskFlow from logging parking and fencing as errors."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

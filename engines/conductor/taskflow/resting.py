@@ -1,4 +1,4 @@
-"""How far TaskFlow has a flow that nobody runs, and what an operator's word changes of it."""
+"""Reads from TaskFlow's tables where a flow rests that nobody runs, and changes that as an operator decides."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Begun(msgspec.Struct, frozen=True):
     step: str
     direction: Direction
     uuid: str = ""
-    """TaskFlow's, of its atom; empty while that has no row, as it runs for the first time."""
+    """The uuid of its atom; empty while the atom has no row, because the step runs for the first time."""
 
 
 def begun(session: orm.Session, flow_uuid: str | None) -> list[Begun]:
@@ -57,8 +57,9 @@ def begun(session: orm.Session, flow_uuid: str | None) -> list[Begun]:
 def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collection[str]) -> str | None:
     """Find the step that runs for the first time: its run was left open, or ended as the move was parked.
 
-    ``ended`` are the steps whose atoms have a row.  What somebody noted beside the flow's own runs is none of them: it
-    has a result, or says that an older copy of the journal was adopted, and then every step before it is entered anew.
+    ``ended`` are the steps whose atoms have a row.  The history also has rows that commands of operators wrote.  Most
+    have a result, and do not match.  The one that matches (`ADOPTED`) says that an older copy of the journal was
+    adopted: then every step before it is entered anew, and None is returned.
     """
     runs = sa.select(MoveStep.step).where(
         MoveStep.flow_uuid == flow_uuid,
@@ -71,7 +72,7 @@ def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collectio
 
 
 def call_done(session: orm.Session, flow_uuid: str, step: Begun) -> None:
-    """Let the flow go on from the step as from one that is done, or undone; it has given nothing."""
+    """Let the flow go on as if the step was done, or undone, and had returned an empty result."""
     columns = details.ATOMS.c
     if not step.uuid:
         atom = models.TaskDetail(step.step, str(uuid.uuid4()))
@@ -81,7 +82,7 @@ def call_done(session: orm.Session, flow_uuid: str, step: Begun) -> None:
 
 
 def turned_back(session: orm.Session, flow_uuid: str) -> bool:
-    """Whether a flow is being undone."""
+    """Tell whether a flow is being undone."""
     columns = details.ATOMS.c
     query = sa.select(sa.func.count()).where(columns.parent_uuid == flow_uuid, columns.state.in_(_TURNED_BACK))
     return bool(session.scalar(query))
