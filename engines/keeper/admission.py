@@ -1,8 +1,9 @@
-"""Which of the moves that wait may run now, within the limits of a host, a rack, a cell and the whole.
+"""Decides which of the queued moves may run now, within the limits of a host, a rack, a cell and of all together.
 
-A move takes room in each of its places.  The oldest goes first; one that finds a place full waits there, and younger
-ones that need other places pass it.  So that it is not passed for ever by moves that need only one of its places, the
-oldest that waits keeps what room there is in its places: it runs at the latest when all that ran before it have ended.
+A move takes room in each of its places.  The oldest goes first.  A move that finds a place full waits, and younger ones
+that need other places may go before it.  But younger ones that need only some of its places must not keep it waiting
+for ever.  So the room that there is in the places of the oldest waiting move is kept for it: it runs at the latest when
+all moves that ran before it have ended.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from oslo_config import cfg
 
 
 class Kind(enum.StrEnum):
-    """What there is a limit for."""
+    """The kinds of places for which there is a limit."""
 
     ALL = "all"
     CELL = "cell"
@@ -49,18 +50,18 @@ class Limits:
     rack: int = 0
 
     def of(self, place: Place) -> int:
-        """The place's own."""
+        """Return the limit of the place; 0: none."""
         return self.running if place.kind is Kind.ALL else int(getattr(self, place.kind))
 
 
 def limits(conf: cfg.ConfigOpts) -> Limits:
-    """Those of ``[keeper]``."""
+    """Read the limits from ``[keeper]``."""
     keeper = conf.keeper
     return Limits(running=keeper.max_running, host=keeper.per_host, cell=keeper.per_cell, rack=keeper.per_rack)
 
 
 def places(move: sa.Row[Any], racks: Racks) -> frozenset[Place]:
-    """Where the move takes room; while its destination is not known, at its source alone."""
+    """Return where the move takes room: at its source, and at its destination once that is known."""
     destination = move.dest_host or move.target_host
     hosts = {host for host in (move.source_host, destination) if host}
     found = {EVERYWHERE, *(Place(Kind.HOST, host) for host in hosts)}
@@ -70,34 +71,34 @@ def places(move: sa.Row[Any], racks: Racks) -> frozenset[Place]:
 
 
 class Admission:
-    """Gives room away, to one move after another."""
+    """Gives room to moves, one after another."""
 
     def __init__(self, limits: Limits, running: Iterable[Collection[Place]]) -> None:
-        """``running``: the places of each move that runs, or is offered to conductors."""
+        """Count the room that is taken; ``running`` are the places of each move that runs or is on the board."""
         self._limits = limits
         self._taken = Counter(place for each in running for place in each)
         self._one_waits = False
 
     def admit(self, wanted: Collection[Place]) -> Place | None:
-        """Let the next oldest run, in these places, unless one of them is full, which is returned."""
+        """Give the next oldest move room in these places; if one of them is full, give none and return that place."""
         full = next((place for place in sorted(wanted) if self.is_full(place)), None)
         if full is None:
             self._taken.update(wanted)
         elif not self._one_waits:
             self._one_waits = True
-            # Whoever makes room in a place makes it in the whole too, so nothing has to be kept there.
+            # A move that ends makes room in EVERYWHERE as well as in its other places, so none has to be kept there.
             self._taken.update(place for place in wanted if place is not EVERYWHERE)
         return full
 
     def room(self) -> int:
-        """How many more may run, wherever that is."""
+        """Return how many more moves may run, in whatever places."""
         return max(0, self._limits.running - self._taken[EVERYWHERE])
 
     def is_full(self, place: Place) -> bool:
-        """Whether there is no room."""
+        """Tell whether the place has no room."""
         limit = self._limits.of(place)
         return limit > 0 and self._taken[place] >= limit
 
     def full(self) -> frozenset[Place]:
-        """Every place without room."""
+        """Return every place without room."""
         return frozenset(place for place in self._taken if self.is_full(place))

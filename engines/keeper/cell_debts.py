@@ -1,4 +1,4 @@
-"""Pays what cells owe: the step of the move, or its undo, is done there as the flow would have done it."""
+"""Pays what cells owe: it does the move's step, or its undo, in the cell as the flow would have done it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _BUSY: Final = (
     .limit(1)
 )
 _DELETED: Final = sa.select(Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
-"""Of the mapped copy: one that its user has deleted stands there soft-deleted."""
+"""Reads whether the server is soft-deleted, as it is after a user deleted it, in the cell that it is mapped to."""
 
 
 class DebtRun:
-    """What a step reads of its run, of `droveway.flows.run.Run`, where a debt of a cell is paid by it."""
+    """Stands in for `droveway.flows.run.Run` when a step pays a debt of a cell: it has what such a step reads of it."""
 
     def __init__(self, parts: CellDebts, owing: _Owing, epoch: int) -> None:
         self.move_id = owing.move.id
@@ -66,11 +66,14 @@ class DebtRun:
         return self._owing.home
 
     def write(self) -> AbstractContextManager[orm.Session]:
-        """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
+        """Open a journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
         return fencing.writing(self.journal, self.move_id, self.epoch)
 
     def step_runs(self) -> Sequence[StepRun]:
-        """The runs of the move's steps up to the one that is owed, oldest first: of later copies it knew nothing."""
+        """Return the runs of the move's steps up to the owed one, oldest first.
+
+        Later runs are left out: the server's copies that they made did not exist when the step was owed.
+        """
         with self.journal.reading() as connection:
             return [run for run in step_runs.read(connection, self.move_id) if run.seq <= self._owing.owed.sequence]
 
@@ -81,11 +84,11 @@ class DebtRun:
         return runs[0].flow_uuid if across(self.kind) is not None and runs else self.flow_uuid
 
     def is_behind(self) -> bool:
-        """No: the flow is over."""
+        """Return False: the flow is over."""
         return False
 
     def note_deleted(self) -> None:
-        """Ask for what is left of the server to be deleted, where the move has not ended."""
+        """Ask for what is left of the server to be deleted, unless the move has ended or that is asked already."""
         with self.write() as session:
             move = moves.get(session, self.move_id, lock=True)
             if State(move.state) not in ENDED and not move.delete_requested:
@@ -94,11 +97,11 @@ class DebtRun:
 
 @dataclasses.dataclass(frozen=True)
 class _Owing:
-    """One debt with what it is of."""
+    """One debt with its move, and with the attempt and the flow to which the owed step belongs."""
 
     owed: Owed
     move: Move
-    """As it was on the attempt."""
+    """The move's row, as it was during the attempt."""
     attempt: MoveAttempt
     kind: str
     version: int
@@ -108,7 +111,7 @@ class _Owing:
 
 @dataclasses.dataclass(frozen=True)
 class CellDebts:
-    """The databases in which debts of cells are paid."""
+    """Pays debts of cells, in these databases and services."""
 
     journal: Database
     api: Database
@@ -117,7 +120,7 @@ class CellDebts:
     options: MoveOptions
 
     def due(self, owed: Sequence[Debt]) -> list[tuple[str, list[Debt]]]:
-        """Return those of the debts whose cells answer, by move, where no other move of the server is at work."""
+        """Return the debts that can be paid now, by move: their cells answer, and no other move of the server runs."""
         cells = {debt.cell for debt in owed if debt.cell}
         with self.journal.reading() as connection:
             away = set(cells_down.find(connection))
@@ -130,9 +133,10 @@ class CellDebts:
         return found
 
     def pay(self, owed: Sequence[Debt], epoch: int) -> str | None:
-        """Pay debts of one move in order, under a claim with this epoch, which is fenced in both cells meanwhile.
+        """Pay debts of one move in order, under a claim with this epoch; meanwhile its fence stands in the cells.
 
-        Returns why the first that could not be paid was not.  Raises `droveway.errors.Fenced` as `Run.write` does.
+        Returns why the first one that failed could not be paid; None when all were paid.  Raises
+        `droveway.errors.Fenced` as `Run.write` does.
         """
         for debt in owed:
             try:
@@ -143,7 +147,7 @@ class CellDebts:
                 why = str(error)
             except Exception as error:
                 if absence(error) is None:
-                    # Nothing else that is owed waits for this one, and whoever lists it reads of it.
+                    # The debts of other moves are still paid.  `droveway debt show` tells why this one was not.
                     LOG.exception("A debt of cell %s for move %s could not be paid", debt.cell, debt.move_id)
                     why = f"{type(error).__name__}, which nobody foresaw: the conductor's log has the traceback"
                 else:
@@ -163,7 +167,7 @@ class CellDebts:
 
     def _pay(self, debt: Debt, epoch: int) -> None:
         cell = str(debt.cell)
-        # A fence needs its cell and nothing else: the move may have ended before it had tried any destination.
+        # To drop a fence only its cell is needed.  The move may have ended before it had tried any destination.
         owing = None if debt.action == debts.DROP_FENCE else self._owing(debt)
         with self.journal.read() as session:
             server = moves.get(session, debt.move_id).server
@@ -185,8 +189,8 @@ class CellDebts:
         if debt.action in (debts.CLOSE_EVENTS, debts.HIDE) and owing.home == debt.cell:
             return  # the server lives there again: the flow that brought it back has closed and shown what is there
         if debt.action == debts.FINISH and owing.home != debt.cell:
-            return  # it has gone back since, and what is left there is hidden and removed
-        reads: Any = run  # a step that writes rows reads no more of its run than this one has
+            return  # the server has gone back since, and its copy here is hidden and removed
+        reads: Any = run  # DebtRun has all that a step which writes rows reads of its run
         ctx = Context(reads, owed.step, owed.direction, run.row, owing.attempt, {}, None, must_go_on=True)
         step = run.graph.by_name[owed.step](reads)
         if debt.action == debts.REMOVE:

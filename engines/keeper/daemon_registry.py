@@ -1,7 +1,7 @@
-"""Keeps the journal's word on the daemons current: this conductor's row, and the workers' as they are registered.
+"""Keeps the journal's rows of daemons current: this conductor's own, and those of the workers that are registered.
 
-Commands read it, since they speak to no ZooKeeper.  Every conductor does it: what is written follows from what is
-registered, so that several of them write the same.
+Commands read these rows, since they do not connect to ZooKeeper.  Every conductor writes them.  What it writes follows
+from the registrations in ZooKeeper, so all conductors write the same.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ POLL_EVERY: Final = 1.0
 """Seconds between two looks at the registrations."""
 
 BEAT_EVERY: Final = 5.0
-"""Seconds after which the rows are written though nothing changed."""
+"""Seconds after which the rows are written even if nothing changed."""
 
 MOST_PID: Final = 2**31 - 1
 
 LATEST: Final = 5.0
-"""Seconds after which what was seen is not written any more."""
+"""Seconds after which a look at the registrations is too old to be written."""
 
 
 class DaemonRegistry:
-    """Runs in a thread of its own between `start` and `stop`, or one `round` at a time."""
+    """Writes the rows, in a thread of its own between `start` and `stop`, or one `round` at a time."""
 
     def __init__(self, coordination: Coordination, journal: Database, *, name: str, version: str) -> None:
         """``name``: the conductor's; ``version``: its release."""
@@ -61,32 +61,32 @@ class DaemonRegistry:
         )
         self._beat_due = 0.0
         self._given = 0
-        """The highest epoch that any host can have been given, by the last look that was needed."""
+        """The highest epoch that any host can have been given, as it was last read."""
         self._written: dict[str, DaemonStatus] | None = None
         self._wakeup = threading.Event()
         self._last_tick = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="daemon-registry", daemon=True)
 
     def start(self) -> None:
-        """Write everything once, then go on with it."""
+        """Write all rows once, then keep them current."""
         self.round()
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and say that this conductor has ended."""
+        """End, and write that this conductor has ended."""
         self._wakeup.set()
         self._thread.join()
         try:
             with self._journal.write() as session:
                 daemons.leave(session, self._status.name)
         except Exception as error:
-            # The row says so by itself once it is late.
+            # Readers take the conductor for ended anyway, once its row is old.
             if (why := absence(error)) is None:
                 raise
             LOG.info("The journal was not told that conductor %s ends: %s", self._status.name, why)
 
     def last_tick(self) -> float:
-        """When its loop last turned, by the monotonic clock; it does every second."""
+        """Return when its loop last turned, by the monotonic clock; it does so every second."""
         return self._last_tick
 
     def round(self) -> None:
@@ -122,7 +122,7 @@ class DaemonRegistry:
 
 
 def _status(host: str, found: Registration) -> DaemonStatus:
-    # Cut to what the columns hold: one worker's odd word must not keep what is known of the others from being written.
+    # Cut to what the columns hold: one odd registration must not keep the rows of other workers from being written.
     return DaemonStatus(
         name=host,
         host=host,

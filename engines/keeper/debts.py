@@ -1,7 +1,7 @@
-"""Collects debts: what a host owes since it was away is undone as soon as its worker is back, what it keeps is purged.
+"""Collects debts: a host does what it owes once its worker is back, and purges kept disks once their time is over.
 
-Nobody runs the move meanwhile: the collector claims it as a conductor would, so that a worker takes its commands and a
-conductor that claims the move after it fences it off.
+No conductor runs the move meanwhile.  The collector claims the move as a conductor would.  So workers take its
+commands, and a conductor that claims the move later fences the collector off.
 """
 
 from __future__ import annotations
@@ -41,30 +41,31 @@ from droveway.wire.levels import LEVEL, SINCE
 LOG = logging.getLogger(__name__)
 
 COLLECTS: Final = f"{ROOT}/debts"
-"""Stands while one collector is at work, and ends with its session."""
+"""This node stands while one collector is at work, and ends with its session."""
 
 AWAY: Final = 5.0
-"""Seconds after which a host that is away again is left alone."""
+"""Seconds for which the collector waits for a host that is away again."""
 
 TRY_AGAIN: Final = 60.0
-"""Seconds after which a debt is tried again that could not be settled."""
+"""Seconds after which a debt that could not be settled is tried again."""
 
 
-def _fenced(debt: Debt) -> str:
-    """What the debt is settled under: its move, which has not ended for its hosts while it owes an undo.
+def _fence_of(debt: Debt) -> str:
+    """Name the fence under which the debt is settled, which is also the move's id in the command.
 
-    For a purge it has, lest it be in the way of the server's other moves: the purge has a fence of its own.
+    Most debts are settled under the fence of their move.  A purge of kept disks has a fence of its own: its move has
+    ended for its hosts, so that it is not in the way of the server's later moves.
     """
     return f"{debt.move_id}.kept" if debt.action == debts.PURGE else debt.move_id
 
 
 def _context_of(debt: Debt) -> contextlib.AbstractContextManager[None]:
-    """Return what gives the lines of the log the ids of what the debt is of."""
+    """Return what adds the ids of the debt's move and flow to lines of the log."""
     return log_context.of_move(debt.move_id, flow=debt.details.get("flow", ""))
 
 
 def _question(asked: Command, host: str, action: str, part: str) -> Command:
-    """The same claim's question to the other host."""
+    """Make a question to another host, under the same claim as the command ``asked``."""
     return msgspec.structs.replace(
         asked,
         key=f"{asked.key}-{part}",
@@ -90,10 +91,10 @@ class Collector:
         find_home: FindHome | None = None,
         cells: CellDebts | None = None,
     ) -> None:
-        """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all.
+        """``every``: seconds between two looks; ``level``: the highest level of actions to ask for, None: all.
 
-        ``steady`` knows how far the journal's clock is to be believed where a date has come; ``find_home`` where a
-        server lives by its rows, and ``cells`` pays what they owe; None where there are no cells to ask.
+        ``steady`` tells whether a date has really come when the journal's clock says so.  ``find_home`` finds where a
+        server lives by its rows, and ``cells`` pays what cells owe.  Both are None where there are no cells to ask.
         """
         self._coordination = coordination
         self._channel = HostChannel(coordination)
@@ -112,36 +113,39 @@ class Collector:
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and return when it has; a debt that is being settled is settled again by the next collector."""
+        """End, and return when it has; the next collector begins anew with a debt that is being settled now."""
         self._wakeup.set()
         self._thread.join()
 
     def round(self) -> None:
-        """Settle what hosts that are up owe; raises as `droveway.engines.conductor.incarnation.require` does."""
+        """Settle what hosts and cells that are up owe.
+
+        Raises as `droveway.engines.conductor.incarnation.require` does.
+        """
         incarnation.require(self._coordination, self._journal)
         with self._journal.read() as session:
             asked = time.monotonic()
             now = database_time(session)
             self._steady.observe(now, asked)
             due = [debt for debt in debts.collectable(session) if self._is_due(debt, now)]
-        rows = [debt for debt in due if debt.cell is not None]
+        of_cells = [debt for debt in due if debt.cell is not None]
         due = [debt for debt in due if debt.cell is None]
-        # Whatever the host owes for the same move rests on what could not be settled.
+        # When a debt could not be settled, the host's later debts for the same move wait too: they build on it.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
         wanted = [
             debt for debt in due if (debt.move_id, debt.host) not in waits and SINCE.get(debt.action, 1) <= self._level
         ]
-        payable = self._payable(rows)
+        payable = self._payable(of_cells)
         if not wanted and not payable:
             return
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):
             return
         try:
             for move, owed in payable:
-                # Rows first: what hosts owe is compared with them.
+                # Debts of cells first: they change rows, and what hosts owe is compared with the rows.
                 if self._cells is not None and not self._wakeup.is_set():
                     with _context_of(owed[0]):
-                        self._pay_rows(self._cells, move, owed)
+                        self._pay_cells(self._cells, move, owed)
             up = self._channel.workers()
             for (move, host), owes in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owes if not (after := debt.details.get(debts.AFTER)) or after in up]
@@ -151,14 +155,14 @@ class Collector:
         finally:
             self._coordination.delete(COLLECTS)
 
-    def _payable(self, rows: list[Debt]) -> list[tuple[str, list[Debt]]]:
+    def _payable(self, of_cells: list[Debt]) -> list[tuple[str, list[Debt]]]:
         now = time.monotonic()
-        tried = {debt.move_id for debt in rows if now < self._tried.get(debt.id, 0.0)}
-        wanted = [debt for debt in rows if debt.move_id not in tried and not self._is_frozen(debt.move_id)]
+        tried = {debt.move_id for debt in of_cells if now < self._tried.get(debt.id, 0.0)}
+        wanted = [debt for debt in of_cells if debt.move_id not in tried and not self._is_frozen(debt.move_id)]
         wanted.sort(key=lambda debt: (debt.move_id, debt.id))
         return self._cells.due(wanted) if self._cells is not None and wanted else []
 
-    def _pay_rows(self, cells: CellDebts, move_id: str, owed: list[Debt]) -> None:
+    def _pay_cells(self, cells: CellDebts, move_id: str, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
         why = cells.pay(owed, epoch)
@@ -169,7 +173,7 @@ class Collector:
         fencing.release(self._journal, move_id, epoch)
 
     def _run(self) -> None:
-        outage = Outage(LOG, "The collector of debts waits for a server")
+        outage = Outage(LOG, "The collector of debts waits for ZooKeeper or a database")
         while not self._wakeup.wait(self._every):
             with one_round(outage, LOG, "A round of the collector failed"):
                 try:
@@ -186,13 +190,13 @@ class Collector:
             return freezes.over(connection, move_id) is not None
 
     def _collect_from(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:
-        # Not given back where anything is raised: the next collector claims it anew, or, once nothing is owed any more,
-        # a conductor does and clears up.
+        # The claim is not released when anything is raised.  The next collector claims the move anew.  Once nothing is
+        # owed any more, a conductor claims it and clears up.
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         for debt in owed:
             why = eligibility.unsupported(eligibility.Known(worker.version, worker.actions), debt.action, None)
             if why and debt.action == debts.RENAME:
-                # What follows rests on no name.
+                # No later debt depends on the new name.
                 self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
                 continue
             if why:
@@ -203,15 +207,15 @@ class Collector:
         fencing.release(self._journal, move_id, epoch)
 
     def _settle(self, debt: Debt, epoch: int) -> bool:
-        """Have one debt settled; False when it was not: the later ones rest on it.
+        """Let the host settle one debt; False when it did not, and the later ones have to wait for it.
 
-        Right before that it is compared with the server's rows.  Raises as
+        Right before, the debt is compared with the server's rows.  Raises as
         `droveway.engines.keeper.returning.FindHome` does.
         """
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
             self._note(debt, epoch, why, {})
             return False
-        owed, fenced = msgspec.convert(debt.details, type=Owed), _fenced(debt)
+        owed, fenced = msgspec.convert(debt.details, type=Owed), _fence_of(debt)
         with self._journal.read() as session:
             move = moves.get(session, debt.move_id)
             record = before(move) if owed.after else None
@@ -222,7 +226,7 @@ class Collector:
             return True
         if fenced == debt.move_id:
             fencing.clear_tombstone(self._journal, self._coordination, debt.move_id, epoch)
-        # Before any host is told of it, as with each other epoch.
+        # The mark is raised before any host is told of the epoch.
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
         fence = self._channel.fence(fenced, epoch, journal=self._journal, claimed=debt.move_id)
         asked = Command(
@@ -250,7 +254,7 @@ class Collector:
         return error is None
 
     def _answer(self, fence: Fence, asked: Command) -> tuple[dict[str, Any], str | None]:
-        """What the host answered, and why it did not do it."""
+        """Send the command; return what the host answered, and why it did not carry it out (None: it did)."""
         try:
             result = self._channel.command(asked, fence, away=AWAY, check=self._check_stopped)
         except (Unreachable, Overdue):
@@ -259,7 +263,7 @@ class Collector:
         return result.value or {}, error
 
     def _why_kept(self, fence: Fence, record: Before, asked: Command, other: str) -> str | None:
-        """Why what is owed waits: the other host shows no copy of the server's disks that is whole."""
+        """Say why the debt has to wait: the other host shows no whole copy of the server's disks; None if it does."""
         state, error = self._answer(fence, _question(asked, other, "describe_guest", "look"))
         if error is None and state.get("set_aside"):
             _, error = self._answer(fence, _question(asked, other, "check_set_aside", "check"))
@@ -274,7 +278,7 @@ class Collector:
         return returning.why_void(self._find_home(move), move, debt.host, debt.action, owed.direction)
 
     def _void(self, debt: Debt, owed: Owed, epoch: int, why: str) -> None:
-        """End the debt without asking its host, and tell it in the history."""
+        """End the debt without asking its host, and write the reason into the history."""
         with self._journal.write() as session:
             standing = fencing.check(session, debt.move_id, epoch)
             debts.end_void(session, session.get_one(Debt, debt.id), why)
@@ -308,7 +312,7 @@ class Collector:
             if error is None:
                 row.settled_at = database_time(session)
                 if value.get("kept") and debt.action != debts.RENAME:
-                    # A confirm whose source was declared down keeps for as long as was asked, from now on.
+                    # The source was declared down at the confirm, so the time for which it keeps disks begins now.
                     purge = {**row.details, "details": {"of_move": debt.move_id}, debts.AFTER: ""}
                     seconds = moves.get(session, debt.move_id).keep_seconds
                     debts.keep(session, move_id=debt.move_id, host=debt.host, seconds=seconds, details=purge)

@@ -1,7 +1,7 @@
-"""Who leads: one session at most, as far as ZooKeeper knows, and another one as soon as that has ended.
+"""Elects the keeper that leads: one session at most, as far as ZooKeeper knows, and another one once that has ended.
 
-To lead spares the others work, and is no fence: one that slept through the end of its session may go on for a moment
-beside its successor.  Whatever a leader does has to bear that.
+Leading saves the other keepers work, and is no fence: a process that was paused while its session ended may go on for a
+moment beside its successor.  So nothing that a leader does may do harm when two do it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from droveway.errors import CoordinationLost
 LOG = logging.getLogger(__name__)
 
 LEADER: Final = f"{ROOT}/keeper"
-"""Stands while a keeper leads, and ends with its session."""
+"""This node stands while a keeper leads, and ends with its session."""
 
 
 class Election:
-    """One session's part in it, between `start` and `stop`."""
+    """Takes part in the election for one session, between `start` and `stop`."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._news = threading.Event()
         self._news.set()
         self._session: int | None = None
-        """Of when it was asked last who leads."""
+        """The session in which `leads` last asked ZooKeeper."""
         self._leads = False
         self._unwatch: Callable[[], None] = lambda: None
 
     def start(self, wakeup: Callable[[], None]) -> None:
-        """Take part; ``wakeup`` is called, by the client's own thread, when somebody else may lead."""
+        """Take part; ``wakeup`` is called in the ZooKeeper client's thread when another session may lead."""
 
         def changed() -> None:
             self._news.set()
@@ -43,7 +43,7 @@ class Election:
         self._unwatch = self._coordination.watch(LEADER, changed)
 
     def stop(self) -> None:
-        """Take part no more; who led leaves the lead to others at once, or when its session ends."""
+        """Take part no more; a leader gives the lead up now, or when its session ends if ZooKeeper is away."""
         self._unwatch()
         if self._leads:
             with contextlib.suppress(CoordinationLost):
@@ -51,7 +51,7 @@ class Election:
                     self._coordination.delete(LEADER)
 
     def leads(self) -> bool:
-        """Whether this session leads; it takes the lead when nobody has it.  Raises CoordinationLost."""
+        """Tell whether this session leads; it takes the lead when nobody has it.  Raises CoordinationLost."""
         if self._news.is_set() or self._session != self._coordination.session:
             self._news.clear()
             led, self._leads = self._leads, False

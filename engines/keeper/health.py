@@ -1,11 +1,12 @@
-"""Asking destinations how the guests of `healthy` moves are.
+"""Asks destinations how the guests of moves with the policy `healthy` are.
 
-A question is a host command like any other (`droveway.engines.conductor.host_channel`), under the epoch of the
-move's last claim and created only while that epoch stands: as soon as somebody claims the move's confirm or revert,
-the worker drops it.
-Its key's flow is ``health-MOVE`` and its attempt the second, by the database's clock, in which it was asked, so that
-everything about it can be told from ZooKeeper: a keeper that starts goes on with what another one asked.  It changes
-nothing, so that any number of keepers may ask, and any of them takes the answer.
+A question is a host command like any other (`droveway.engines.conductor.host_channel`).  It is made under the epoch of
+the move's last claim, and only while that epoch stands.  As soon as somebody claims the move's confirm or revert, the
+worker drops the question.
+
+Its key says everything about it, so that a keeper that starts goes on with what another one asked.  In the key the flow
+is ``health-MOVE``, and the attempt is the time of the question: seconds since 1970 by the database's clock.  A question
+changes nothing, so any number of keepers may ask, and any of them may take the answer.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from droveway.wire.values import HEALTH
 LOG = logging.getLogger(__name__)
 
 STEP: Final = "check_health"
-"""Of the questions' keys."""
+"""What stands for the step in the keys of questions."""
 
 ANSWER_SECONDS: Final = 5.0
-"""How much longer than the guest's own answer a worker's may take, before it counts as none."""
+"""How much longer than the guest agent a worker may take to answer; after that the guest counts as failing."""
 
 _KEY: Final = re.compile(rf"{HEALTH}([\w-]+)\.{STEP}\.execute\.([0-9]{{1,10}})", re.ASCII)
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it
@@ -47,16 +48,16 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as the journal's colum
 
 @dataclasses.dataclass(frozen=True)
 class Standard:
-    """What makes a guest healthy; seconds."""
+    """What makes a guest healthy; times in seconds."""
 
     healthy_after: float = 30.0
     """For how long it must have run without a break."""
     probe_timeout: float = 5.0
-    """How long a guest agent has to answer; 0: none is asked."""
+    """How long a guest agent has to answer; 0: the agent is not asked."""
 
 
 class _Question(NamedTuple):
-    """One question that stands, as its key tells it."""
+    """One question that stands, read from its key."""
 
     host: str
     key: str
@@ -65,7 +66,7 @@ class _Question(NamedTuple):
 
 
 class HealthChecks:
-    """Asks, and keeps the answers in the journal."""
+    """Asks the questions, and writes the answers into the journal."""
 
     def __init__(self, coordination: Coordination, journal: Database, standard: Standard) -> None:
         self._coordination = coordination
@@ -73,10 +74,10 @@ class HealthChecks:
         self._journal = journal
         self._standard = standard
         self._hosts: set[str] | None = None
-        """Where questions may stand; None before the first look, when an earlier keeper's may be anywhere."""
+        """The hosts where questions may stand; None when another keeper's may be on any host."""
 
     def collect(self, waiting: Iterable[Waiting], now: dt.datetime) -> bool:
-        """Keep the answers that have come, and remove them and every question that nobody needs any more.
+        """Write the answers that have come into the journal, and remove them and every question that nobody needs.
 
         ``waiting`` are all moves that wait for verification at ``now``.  True when one of them has an answer now.
         """
@@ -96,11 +97,11 @@ class HealthChecks:
         return kept
 
     def forget(self) -> None:
-        """Another keeper may have asked anywhere."""
+        """Let the next look cover all hosts, since another keeper may have asked any of them."""
         self._hosts = None
 
     def check(self, move_id: str) -> None:
-        """Ask the move's destination, unless a question stands there."""
+        """Ask the move's destination how the guest is, unless a question stands there already."""
         with self._journal.read() as session:
             move = moves.get(session, move_id)
             epoch = fencing.standing_epoch(session, move_id)
@@ -128,7 +129,7 @@ class HealthChecks:
             LOG.info("Move %s is no longer asked about: %s", move_id, error)
 
     def _take(self, question: _Question, now: dt.datetime) -> bool:
-        """Keep the question's answer; False while there is still time for one."""
+        """Write the question's answer into the journal; False while there is still time for one."""
         seconds = self._standard.probe_timeout + ANSWER_SECONDS
         try:
             result = self._channel.answer(question.host, question.key)
@@ -167,7 +168,7 @@ class HealthChecks:
 
 
 def judge(result: commands.Result, standard: Standard, *, meant_to_run: bool) -> tuple[Health, str]:
-    """What the answer means, and why in words.
+    """Say whether the answer means that the guest is healthy, and why.
 
     A server that was stopped when it was moved has no guest to wait for: it is healthy when it is off, as it was.
     """

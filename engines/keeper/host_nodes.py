@@ -1,4 +1,8 @@
-"""The folders of hosts in ZooKeeper, which no worker may make for itself: whoever is first could make another's."""
+"""Makes the folders of hosts in ZooKeeper.
+
+Workers have no right to make them.  Otherwise the worker of one host could make the folders of another host before that
+host has any.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +34,17 @@ POLL_EVERY: Final = 2.0
 """Seconds between two looks for hosts that have no folders."""
 
 CHECK_EVERY: Final = 60.0
-"""Seconds between two looks at whether those of every host are as they should be."""
+"""Seconds between two looks at the folders of all hosts, also of those that have some."""
 
 
 def host_nodes(host: str) -> list[str]:
-    """The folders of one host; that of the commands comes last: a worker waits for it, and needs all of them."""
+    """Return the folders of one host, the one of commands last: a worker waits for that one, and needs them all."""
     told = [result_path(host), progress_path(host), page_path(host)]
     return [worker_path(host).rpartition("/")[0], *told, query_path(host), command_path(host)]
 
 
 class HostNodes:
-    """Makes them for every host that Nova has mapped to a cell, in a thread of its own between `start` and `stop`."""
+    """Makes the folders of every host that Nova has mapped to a cell, in a thread between `start` and `stop`."""
 
     def __init__(self, coordination: Coordination, api: Database) -> None:
         self._coordination = coordination
@@ -50,7 +54,7 @@ class HostNodes:
         self._thread = threading.Thread(target=self._run, name="host-nodes", daemon=True)
 
     def start(self) -> None:
-        """Begin to make them."""
+        """Begin to make folders."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -59,7 +63,7 @@ class HostNodes:
         self._thread.join()
 
     def round(self) -> None:
-        """Make what is missing."""
+        """Make the folders that are missing."""
         with self._api.read() as session:
             wanted = set(session.scalars(sa.select(HostMapping.host)))
         check = time.monotonic() - self._checked >= CHECK_EVERY
@@ -70,7 +74,7 @@ class HostNodes:
             self._checked = time.monotonic()
 
     def _run(self) -> None:
-        outage = Outage(LOG, "The folders of hosts wait for a server")
+        outage = Outage(LOG, "The folders of hosts wait for ZooKeeper or a database")
         while True:
             with one_round(outage, LOG, "The folders of hosts could not be looked at"):
                 self.round()

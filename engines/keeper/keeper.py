@@ -1,7 +1,8 @@
 """The keeper: offers on the board what may run now and acts when deadlines pass.
 
-Every conductor runs one, and the one that leads decides.  Its decisions are pure functions over a snapshot, its acts
-are create-once or compare-and-swap: two that lead at once do no harm, and what one of them misses the next round finds.
+Every conductor runs one, and the one that leads decides.  It decides by pure functions over a snapshot.  What it
+does then is either to make a node that can be made only once, or a compare-and-swap of a row.  So two that lead at once
+do no harm, and what one of them misses, the next round finds.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ from droveway.printable import SHORT, printable
 LOG = logging.getLogger(__name__)
 
 FilingOf = Callable[[EndWait], requests.Filing | str]
-"""How the confirm or revert that is due is filed; why not, when it may not be now."""
+"""Returns how the confirm or revert that is due is filed, or why it may not be filed now."""
 
 RETRY_AFTER: Final = 2.0
-"""Seconds after which it is asked again whether a policy may do what it could not."""
+"""Seconds after which the keeper asks again whether a policy may do what was refused."""
 
 ROUND: Final = 1.0
 """Seconds between two looks at the journal when nothing woke it."""
@@ -56,7 +57,7 @@ ROUND: Final = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One move that has not ended, as the keeper decides over it."""
+    """One move that has not ended, with all that the keeper decides by."""
 
     move: str
     state: State
@@ -67,13 +68,13 @@ class Seen:
     waiting: Waiting | None = None
     """What its confirm policy knows, while it waits for verification."""
     cleared: bool = True
-    """False for a flow that ended under a claim never given back: a conductor has to clear up after it."""
+    """False for a flow that has ended and whose claim was never released: a conductor has to clear up after it."""
     places: frozenset[Place] = frozenset()
     """Where it takes room while it runs."""
     runnable: bool = True
-    """False when no conductor that is up knows its flow: it waits, and takes no room meanwhile."""
-    waits: bool = False
-    """Whether its flow, which has begun, is tried again and again, as the database of its cell is away."""
+    """False when no conductor that is up knows its flow: the move waits, and takes no room meanwhile."""
+    waits_for_cell: bool = False
+    """Whether its flow has begun and is tried again and again, since the database of its cell is away."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,16 +86,16 @@ class Snapshot:
     """Every flow on the board, and whether it is claimed."""
     now: dt.datetime
     up: frozenset[str] = frozenset()
-    """The hosts whose workers are there."""
+    """The hosts whose workers are up."""
     uncheckable: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Why hosts cannot be asked how a guest is."""
+    """Host → why its worker cannot be asked how a guest is."""
     gone: frozenset[str] = frozenset()
     """The hosts that a person declared down, and whose workers are away."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why a policy may not act on a move, and when that is asked again, by the monotonic clock."""
+    """Why a policy may not act on a move, and when the keeper asks again, by the monotonic clock."""
 
     why: str
     again: float
@@ -109,14 +110,14 @@ class Post:
 
 @dataclasses.dataclass(frozen=True)
 class Withdraw:
-    """Take a flow that nobody claimed off the board."""
+    """Take a flow off the board that nobody has claimed."""
 
     flow: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Delete:
-    """The move's server is deleted, now that its other flows have ended."""
+    """File the delete of the move's server, now that its other flows have ended."""
 
     move: str
 
@@ -125,9 +126,10 @@ Action = Post | Withdraw | Delete | PolicyAction
 
 
 def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
-    """What to do now; forward flows are offered within the limits, those that have begun first, then the oldest.
+    """Decide what to do now.
 
-    Nothing for a move that needs an operator: its flow comes back with `move retry`.
+    Forward flows are offered within the limits: first those of moves that have begun, then the oldest.  Nothing is done
+    for a move that needs an operator: `move retry` brings its flow back.
     """
     line = _in_turn(snapshot.moves)
     wanted = {posting.flow for posting, _ in line}
@@ -150,10 +152,12 @@ def read_snapshot(
     racks: Racks | None = None,
     declared: Callable[[], frozenset[str]] = frozenset,
 ) -> Snapshot:
-    """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
+    """Read the snapshot.
 
-    Of the queue it has what is offered and what there may be room for, with the oldest, which others may have to wait
-    for.  Raises `droveway.persistence.restored.Restored` for a journal that is older than what ran on it.
+    The board is read before the journal: a flow that ends between the two is at worst taken for one that is still to
+    run.  Of the queue, the snapshot has the moves that are offered, those that there may be room for, and the oldest,
+    for which room is kept.  Raises `droveway.persistence.restored.Restored` for a journal that is older than what ran
+    on it.
     """
     racks = racks or {}
     posted, mark = board.posted(), incarnation.read_mark(coordination)
@@ -165,7 +169,7 @@ def read_snapshot(
         runnable = daemons.runnable(connection)
 
         def runs(row: sa.Row[Any]) -> bool:
-            # Whoever has claimed it runs it, whatever it has told.
+            # A conductor that has claimed the flow runs it, whatever it has registered that it can run.
             return posted.get(row.uuid, False) or queue.runs(row, runnable)
 
         def waits(row: sa.Row[Any]) -> bool:
@@ -194,7 +198,7 @@ def read_snapshot(
 
 
 class Keeper:
-    """Carries decisions out, in a thread of its own between `start` and `stop`, or one `round` at a time."""
+    """Decides and acts, in a thread of its own between `start` and `stop`, or one `round` at a time."""
 
     def __init__(
         self,
@@ -215,13 +219,13 @@ class Keeper:
         cells: CellDebts | None = None,
         declared: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
-        """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
+        """``flow_of`` returns the graph by which a new flow of a kind runs; ``standard``: what makes a guest healthy.
 
-        ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
-        whether a flow was filed meanwhile.  ``racks`` is asked in each round.  ``level``: how much may be spoken to
-        workers.  ``filing`` says how what a policy decided is filed.  ``nova``: where moves are looked for that Nova
-        has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a server lives, which hosts a
-        person declared down.
+        ``every``: seconds between two rounds at rest.  ``probe``: seconds between two cheap looks at whether a flow was
+        filed meanwhile.  ``racks`` is called in each round.  ``level``: the highest level of actions that may be asked
+        of workers.  ``filing`` returns how to file what a policy decided.  ``nova``: the databases in which to look for
+        moves that Nova has ended; None: no look.  ``find_home`` and ``declared`` read the cells: where a server lives,
+        and which hosts a person declared down.
         """
         self._coordination = coordination
         self._journal = journal
@@ -236,12 +240,12 @@ class Keeper:
         self._every = every
         self._probe = probe
         self._newest: dt.datetime | None = None
-        """When the newest flow was filed, as far as it was looked."""
+        """When the newest flow was filed, by the last look."""
         self._wakeup = threading.Event()
         self._due = 0.0
-        """When the next round is, whatever wakes it."""
+        """When the next round is due even if nothing wakes it, by the monotonic clock."""
         self._left: dict[str, bool] = {}
-        """The board as the last round left it, or as it was seen after that."""
+        """The board as the last round left it, or as a later look saw it."""
         self._led = False
         self._unrunnable: frozenset[str] = frozenset()
         self._stopped = False
@@ -256,7 +260,7 @@ class Keeper:
         self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, wake=self.wake)
 
     def start(self) -> None:
-        """Begin to keep."""
+        """Start the keeper's threads, and take part in the election."""
         self._unwatch = self._coordination.watch(BOARD, self._wakeup.set)
         self._election.start(self.wake)
         self._thread.start()
@@ -274,7 +278,7 @@ class Keeper:
         self._outcomes.stop()
 
     def wake(self) -> None:
-        """Something in the journal changed."""
+        """Let the next round come at once, since something in the journal changed."""
         self._due = 0.0
         self._wakeup.set()
 
@@ -292,7 +296,7 @@ class Keeper:
         return actions
 
     def _log_unrunnable(self, snapshot: Snapshot) -> None:
-        """Log each flow once, for as long as it waits, that no conductor can run."""
+        """Log each flow that no conductor can run, once while it waits."""
         waits = {seen.posting.flow: seen.posting for seen in snapshot.moves if seen.posting and not seen.runnable}
         for flow in waits.keys() - self._unrunnable:
             LOG.warning(
@@ -314,7 +318,7 @@ class Keeper:
         return dataclasses.replace(snapshot, moves=tuple(self._known(seen, snapshot.now) for seen in snapshot.moves))
 
     def _known(self, seen: Seen, now: dt.datetime) -> Seen:
-        """With what this keeper alone knows of the move's wait."""
+        """Add to the move what this keeper alone knows of its wait."""
         if (waiting := seen.waiting) is None:
             return seen
         since, deadline, refusal = waiting.since, waiting.deadline, self._refusals.get(seen.move)
@@ -323,11 +327,11 @@ class Keeper:
         return dataclasses.replace(seen, waiting=known)
 
     def last_tick(self) -> float:
-        """When its loop last turned, by the monotonic clock; it does every few seconds."""
+        """Return when its loop last turned, by the monotonic clock; it does so every few seconds."""
         return self._last_tick
 
     def _run(self) -> None:
-        outage = Outage(LOG, "The keeper waits for a server")
+        outage = Outage(LOG, "The keeper waits for ZooKeeper or a database")
         while not self._stopped:
             self._last_tick = time.monotonic()
             woken = self._wakeup.is_set()
@@ -338,7 +342,7 @@ class Keeper:
             self._wakeup.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
 
     def _turn(self, *, woken: bool) -> bool:
-        """Do what there is to do now; whether the servers were asked, and answered."""
+        """Do what is due now; return whether ZooKeeper or the journal was asked for it, and answered."""
         late = time.monotonic() >= self._due
         if late:
             self._due = time.monotonic() + self._every
@@ -347,7 +351,7 @@ class Keeper:
         if not self._led:
             return late
         if not led:
-            # Others have asked meanwhile.
+            # Other keepers have led meanwhile, and may have asked hosts.
             self._health.forget()
         if not late and not (self._is_news() if woken else self._is_filed()):
             return False
@@ -356,12 +360,15 @@ class Keeper:
         return True
 
     def _is_news(self) -> bool:
-        """Whether anything but what was posted here and claims, which nothing follows from, changed the board."""
+        """Tell whether the board changed in a way that calls for a round.
+
+        A flow that this keeper posted itself does not, nor does a new claim.
+        """
         before, self._left = self._left, self._board.posted()
         return before.keys() != self._left.keys() or any(before[flow] > claimed for flow, claimed in self._left.items())
 
     def _is_filed(self) -> bool:
-        """Whether anybody filed a flow since this was asked last; what was committed late is left to the next round."""
+        """Tell whether anybody filed a flow since the last call; the next round finds one that was committed late."""
         with self._journal.reading() as connection:
             before, self._newest = self._newest, open_flows.newest(connection)
         return before != self._newest
@@ -390,7 +397,11 @@ class Keeper:
                 self.wake()
 
     def _end_wait(self, action: EndWait) -> None:
-        """Confirm or revert, unless a person may not, or the move has left that wait: another has another deadline."""
+        """File the confirm or revert that the policy decided.
+
+        Nothing is filed when a person could not ask for it now either.  Nor is it when the move has another deadline
+        than the decision had: it has left that wait.
+        """
         filing = self._allowed(action)
         if filing is None:
             return
@@ -412,7 +423,7 @@ class Keeper:
             self.wake()
 
     def _allowed(self, action: EndWait) -> requests.Filing | None:
-        """How it is filed, if a person may do that to the move; what is refused is asked about again after a while."""
+        """Return how it is filed; None if a person could not ask for it now, asked anew after `RETRY_AFTER`."""
         last = self._refusals.get(action.move)
         if last is not None and time.monotonic() < last.again:
             return None
@@ -429,7 +440,7 @@ class Keeper:
 
 
 def _context_of(action: Action) -> contextlib.AbstractContextManager[None]:
-    """Return what gives the lines of the log the ids of the action's move, as far as the action knows them."""
+    """Return what adds the ids of the action's move to lines of the log, as far as the action knows them."""
     match action:
         case Post(posting):
             return log_context.of_move(posting.move, flow=posting.flow)
@@ -450,7 +461,7 @@ def _seen(
         waiting=_waiting(row),
         places=places(row, racks),
         runnable=runs(row),
-        waits=waits(row),
+        waits_for_cell=waits(row),
     )
 
 
@@ -459,17 +470,17 @@ def _may_run(seen: Seen) -> bool:
 
 
 def _needs_room(posting: Posting, seen: Seen) -> bool:
-    return seen.cleared and not posting.urgent and not seen.waits
+    return seen.cleared and not posting.urgent and not seen.waits_for_cell
 
 
 def _in_turn(moves: Iterable[Seen]) -> list[tuple[Posting, Seen]]:
-    """The flows that may run: of moves that have begun first, then the oldest."""
+    """Return the flows that may run: first those of moves that have begun, then the oldest."""
     wanted = [(seen.posting, seen) for seen in moves if seen.posting is not None and _may_run(seen)]
     return sorted(wanted, key=lambda each: (each[1].state is State.QUEUED, each[0].filed, each[0].flow))
 
 
 def _admission(line: list[tuple[Posting, Seen]], posted: Container[str], limits: Limits) -> Admission:
-    """What room those leave that are on the board."""
+    """Return the room that is left beside the flows on the board."""
     return Admission(
         limits, [seen.places for posting, seen in line if posting.flow in posted and _needs_room(posting, seen)]
     )

@@ -1,11 +1,12 @@
-"""Finds moves that wait for verification and whose end stands in Nova's rows already.
+"""Finds moves that wait for verification and that Nova has ended already.
 
-A user who confirms, reverts or deletes a server through Nova's API, and a nova-compute that confirms by itself, tell
-nobody.  So the keeper that leads looks at the migrations of all waiting moves, and files the flow that takes the end
-as it is (`droveway.flows.outcome`).
+A user may confirm, revert or delete a server through Nova's API, and nova-compute may confirm it by itself.  Nobody
+tells Droveway of that.  So the keeper that leads looks at the migrations of all waiting moves, and files the flow that
+takes the end as it is (`droveway.flows.outcome`).
 
-A server that waits is evacuated once its state was reset, which is what an operator does whose host burns.  The confirm
-that is filed for it marks nothing: it finds the evacuation, and leaves the server to it (`droveway.flows.evacuation`).
+Nova may also evacuate a server that waits: after its host failed, an operator resets the server's state and evacuates
+it.  A confirm is filed for such a move.  It finds the evacuation, and leaves the server as Nova has it
+(`droveway.flows.evacuation`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ EVERY: Final = 2.0
 """Seconds between two looks."""
 
 NOT_YET: Final = 0.1
-"""The same while another process leads, or it is not known who does."""
+"""Seconds between two looks at whether this process leads, while it does not or nobody knows."""
 
 CONFIRM: Final = kinds.Way.CONFIRM.value
 DELETE: Final = kinds.DELETE.name
@@ -64,7 +65,7 @@ _ENDED: Final = (
         Migration.deleted == 0,
         Migration.status.in_([*_WAYS]),
         Instance.deleted == 0,
-        # Nova writes the status first: until it has let the server be an ordinary one it is still at it.
+        # Nova writes the status first.  While the server is still in this state, Nova has not finished.
         Instance.vm_state != VmState.RESIZED,
     )
 )
@@ -84,7 +85,7 @@ _EVACUATED: Final = (
         _REBUILT.deleted == 0,
     )
 )
-"""The moves whose server Nova has evacuated, to the end, since their migration was made."""
+"""The moves whose server Nova has evacuated since their migration was made; the evacuation is over."""
 _PRESENT: Final = sa.select(Instance.uuid).where(
     Instance.uuid.in_(sa.bindparam("servers", expanding=True)), Instance.deleted == 0
 )
@@ -101,16 +102,16 @@ _MAPPED: Final = sa.select(InstanceMapping.instance_uuid).where(
 
 @dataclasses.dataclass(frozen=True)
 class Nova:
-    """The databases in which Nova writes."""
+    """Nova's databases; without cells nothing is looked for."""
 
     api: Database | None = None
     cells: Mapping[str, Database] = dataclasses.field(default_factory=dict)
 
 
 def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -> str | None:
-    """The way in which the move ends as it stands in the rows; None when it is still to be decided.
+    """Return the way of ending, confirm or revert, that Nova's rows show for the move; None when they show none.
 
-    With ``final`` a Nova that lets the server wait still is at it, and nothing is decided.
+    With ``final`` the way counts only when Nova has finished it: None while the server is still in the state RESIZED.
     """
     found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
     with cells[_home(cells, move)].read() as session:
@@ -122,10 +123,10 @@ def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -
 
 
 def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -> str | None:
-    """Find the way of ending that had begun when the journal was put back to a time of the wait; else None.
+    """Find the confirm or revert that had begun before an older copy of the journal was put back; None if none had.
 
-    The server's rows show it.  It counts while nothing but the forward flow, which writes no such thing, has gone on
-    since the journal was adopted.
+    In the copy the move still waits; the server's rows show what had begun.  That counts while no flow but the forward
+    one, which never leaves such rows, has run since the journal was adopted.
     """
     with journal.read() as session:
         ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(_LEADS_TO_WAIT))
@@ -138,7 +139,7 @@ def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -
 
 
 def _home(cells: Mapping[str, Database], move: Move) -> str:
-    """The cell that shows the server: its destination's, unless the rows of that one went with a revert."""
+    """Name the cell that shows the server: the destination's, or the source's if a revert removed the rows there."""
     home = move.dest_cell or move.source_cell
     if home != move.source_cell:
         for cell in (home, move.source_cell):
@@ -149,7 +150,7 @@ def _home(cells: Mapping[str, Database], move: Move) -> str:
 
 
 class Outcomes:
-    """Looks every `EVERY` seconds while this process leads, in a thread of its own: a cell may be away for long."""
+    """Looks every `EVERY` seconds while this process leads; in a thread, since a cell may not answer for long."""
 
     def __init__(
         self,
@@ -160,7 +161,7 @@ class Outcomes:
         leads: Callable[[], bool],
         wake: Callable[[], None],
     ) -> None:
-        """``flow_of`` is what a new flow of a kind begins with; ``wake`` is called when one was filed."""
+        """``flow_of`` returns the graph by which a new flow of a kind runs; ``wake`` is called when one was filed."""
         self._journal = journal
         self._nova = nova
         self._flow_of = flow_of
@@ -182,7 +183,7 @@ class Outcomes:
             self._thread.join()
 
     def file_ended(self) -> bool:
-        """Look at each cell that answers and file what was found; whether anything was."""
+        """Look at each cell that answers, and file what was found; return whether anything was filed."""
         with self._journal.read() as session:
             waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.cell))
         filed = False
@@ -197,7 +198,7 @@ class Outcomes:
         return filed
 
     def _run(self) -> None:
-        outage = Outage(LOG, "The look for what Nova ended waits for a server")
+        outage = Outage(LOG, "The look for what Nova ended waits for ZooKeeper or a database")
         while not self._wakeup.wait(EVERY if self._leads() else NOT_YET):
             if not self._leads():
                 continue
@@ -207,14 +208,14 @@ class Outcomes:
                 outage.over()
 
     def _found(self, cell: str, rows: Sequence[Any]) -> dict[str, str]:
-        """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
+        """Return what to file, by move: confirm or revert if the rows show that end, delete if the server is gone."""
         waiting = {str(row.id): str(row.server) for row in rows}
         with self._nova.cells[cell].read() as session:
             ends = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
             ends |= {row.uuid: _WAYS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
             standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
         lost = set(waiting.values()) - standing
-        # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.
+        # A missing row may have been lost with its database.  A server that was deleted has that in its mapping too.
         gone = lost - self._mapped(lost) if lost else set()
         for row in rows:
             if row.server in lost - gone and row.source_cell != cell:
@@ -222,7 +223,7 @@ class Outcomes:
         return ends | {move: DELETE for move, server in waiting.items() if server in gone}
 
     def _gone_back(self, row: Any) -> dict[str, str]:
-        """The end that the source's cell shows, where the rows of the other one went with a revert."""
+        """Return the end that the source's cell shows, if a revert has removed the rows in the other cell."""
         with self._nova.cells[row.source_cell].read() as session:
             if session.scalar(_SHOWN, {"server": row.server}) is None:
                 return {}
@@ -235,7 +236,7 @@ class Outcomes:
             return set(session.scalars(_MAPPED, {"servers": [*servers]}))
 
     def _file(self, ends: Mapping[str, str]) -> bool:
-        """File each, unless the move has left its wait since; whether anything was."""
+        """File each end, unless the move has left its wait since; return whether any was filed."""
         filed = False
         for move_id, kind in ends.items():
             with log_context.of_move(move_id), self._journal.write() as session:

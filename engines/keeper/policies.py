@@ -1,23 +1,26 @@
-"""What a move's confirm policy does while the move waits for verification: a pure function of what is known.
+"""Decides what a move's confirm policy does while the move waits for verification.  The decision is a pure function.
 
-`deadline` and `auto` confirm at their deadline, which `auto` has at once.  `healthy` confirms as soon as the
+`deadline` and `auto` confirm at their deadline; that of `auto` is at once.  `healthy` confirms as soon as the
 destination says that the guest is healthy, and reverts at its deadline when the destination says that it is not.
 `manual` waits for a person.
 
 No policy acts on what nobody can know, none begins a flow that must fail, and none does what a person may not:
 
 - While the destination does not answer, a `healthy` move is neither confirmed nor reverted, not even at its deadline:
-  its guest may well run and serve, and to revert it, the destination would have to prove it off.
+  its guest may well run and serve, and a revert needs the destination's proof that the guest is off.
   The same goes for a destination whose worker is of a release that asks guests in another way.
-- While the source is away, nothing is confirmed or reverted, and nobody asked how the guest is: both need it.
-- While a confirm or revert that a person asks for would be refused, so is the policy's.
+- While the source is away, nothing is confirmed or reverted, since both need it.  Nobody asks how the guest is either.
+- While a confirm or revert would be refused to a person, it is refused to the policy.
 
-A host that a person declared down is not waited for: a source owes its part, a destination leaves only the way back.
+In these cases the move goes on waiting, and its row says for what (`waits_for`).  What is due is done once that is
+over; a person may still confirm or revert.  An answer about the guest counts only while it is fresh: a keeper that was
+away for longer asks again first.
 
-The move then goes on waiting, says for what (`waits_for`), and what is due is done once that is over; a person may
-still confirm or revert.  An answer is acted on while it is fresh: whoever comes back late asks again first.
+A host that a person declared down is not waited for.  If it is the source, its part of the confirm becomes a debt of
+that host.  If it is the destination, no policy acts: a person can bring the server back with a revert.
 
-What deletes is due when two clocks say so, the database's and the keeper's own that no one sets (`early`).
+A confirm and a revert delete a copy of the server.  So a deadline has passed only when two clocks say so: the
+database's, and the keeper's own, which nobody can set (`early`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from droveway.printable import SHORT
 
 CHECK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
-"""So long after it was asked for an answer is acted on: longer than any answer takes."""
+"""How old a question may be whose answer is acted on; longer than any answer takes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,22 +56,22 @@ class Waiting:
     deleting: bool = False
     """Whether its server is to be deleted, which confirms it first."""
     since: dt.datetime | None = None
-    """When its deadline was set, as far as its policy tells; None when nobody has to wait for it by a clock."""
+    """When the time until its deadline began; None when what is due need not wait, as for a delete or for `auto`."""
     early: bool = False
-    """Whether the database's clock has passed the deadline and the time until then has not."""
+    """Whether only the database's clock has passed the deadline, and by the keeper's own the time is not over."""
     refused: str | None = None
-    """Why its policy may not confirm or revert it, as far as it was asked; None when it may."""
+    """Why its policy may not confirm or revert it, by the last answer; None when it may."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EndWait:
-    """The move is to be confirmed or reverted now, if it still has the deadline that this was decided over."""
+    """Confirm or revert the move now, if it still has the deadline by which this was decided."""
 
     move: str
     kind: Literal["confirm", "revert"]
     deadline: dt.datetime | None
     for_delete: bool = False
-    """Whether it is a delete's, which a person asked for whatever state the server is in."""
+    """Whether a person asked for the server to be deleted: then it is filed whatever state the server is in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,7 @@ class CheckHealth:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Note what the policy waits for; None: for nothing but time and the guest."""
+    """Write what the policy waits for; None: only for time and the guest."""
 
     move: str
     why: str | None
@@ -90,7 +93,7 @@ PolicyAction = EndWait | CheckHealth | Wait
 
 
 def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
-    """The hosts of which `act` has to know whether their workers are there."""
+    """Return the hosts of which `act` has to know whether their workers are up."""
     if waiting.policy == HEALTHY or _is_due(waiting, now):
         return {waiting.source, waiting.destination}
     return set()
@@ -103,11 +106,11 @@ def act(
     uncheckable: Mapping[str, str] = MappingProxyType({}),
     gone: frozenset[str] = frozenset(),
 ) -> list[PolicyAction]:
-    """What is to be done for the move; ``up`` are the hosts whose workers are there.
+    """Decide what to do for the move; ``up`` are the hosts whose workers are up.
 
-    ``uncheckable`` says of hosts why they cannot be asked how a guest is, though their workers are there.  ``gone`` are
-    those that a person declared down: a source among them owes its part, and no policy confirms a server whose
-    destination is.
+    ``uncheckable`` says why hosts cannot be asked how a guest is, although their workers are up.  ``gone`` are the
+    hosts that a person declared down.  A source among them owes its part of the confirm.  No policy confirms or reverts
+    a server whose destination is among them.
     """
     due = _is_due(waiting, now)
     if (waiting.deleting or waiting.policy != HEALTHY) and not due:
@@ -132,9 +135,9 @@ def act(
 
 
 def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: bool) -> dt.datetime | None:
-    """When the deadline of a move was set that has ``seconds`` until its policy acts.
+    """Return when the time until a move's deadline began: ``seconds`` before the deadline.
 
-    None where a person asked for what is due now: a delete, or `auto`.
+    None for what is due at once, as a person asked for it: a delete, or the policy `auto`.
     """
     if deadline is None or deleting or policy not in (DEADLINE, HEALTHY):
         return None
@@ -154,7 +157,7 @@ _HOST: Final = "the worker of host "
 
 
 def is_for_host(why: str) -> bool:
-    """Whether that is waited for is a host's return."""
+    """Tell whether this reason for a wait (`Waiting.waits_for`) is a host whose worker is away."""
     return why.startswith(_HOST)
 
 
@@ -183,5 +186,5 @@ def _is_fresh(waiting: Waiting, now: dt.datetime) -> bool:
 
 
 def _is_later(moment: dt.datetime | None, than: dt.datetime | None) -> bool:
-    """Whether the moment is not before ``than``; anything is later than never."""
+    """Tell whether the moment is not before ``than``; True if ``than`` is None, else False if the moment is None."""
     return than is None or (moment is not None and moment >= than)

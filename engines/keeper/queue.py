@@ -1,4 +1,4 @@
-"""The queue in the journal: what of it the keeper has to look at, and what a move in it waits for."""
+"""Reads the queue in the journal: which of its moves the keeper has to look at, and what a queued move waits for."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _ROOM: Final = {
 }
 
 PASSED_AT_ONCE: Final = 200
-"""So many more of the queue are looked at when some of it is passed."""
+"""How many more moves of the queue are read at a time, once some had to be passed over."""
 
 
 def racks_of(api: Database, conf: cfg.ConfigOpts) -> Racks:
-    """The racks of all hosts, where there is a limit for them."""
+    """Read the racks of all hosts; none where racks have no limit."""
     return catalog.racks(api, conf.keeper.rack_key) if conf.keeper.per_rack else {}
 
 
@@ -39,15 +39,16 @@ def head(
     runnable: Runnable,
     away: Collection[str] = (),
 ) -> list[sa.Row[Any]]:
-    """As much of the queue as there may be room for: no move of which it is known that a place of it is full.
+    """Read the moves of the queue that there may be room for, without those that need a place known to be full.
 
-    What no conductor can run that is up takes no room, and is passed; so is all that is of a cell which is ``away``.
+    A move that no conductor which is up can run is passed over, and takes no room.  So is a move from a cell that is
+    ``away``.
     """
 
     def goes(row: sa.Row[Any]) -> bool:
         return runs(row, runnable) and row.source_cell not in away
 
-    # For the oldest room is kept, wherever that is.
+    # The oldest are read even if their places are full, since room is kept for them.
     page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
     found = [*page]
     while True:
@@ -61,7 +62,7 @@ def head(
         hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
         cells = {place.name for place in full if place.kind is Kind.CELL} | {*away}
         beside = [*offered, *(row.uuid for row in found)]
-        # Whoever has to pass many of them does it in few looks.
+        # Once a move was passed over, more are read at a time, so that passing many takes few reads.
         most = room if all(goes(row) for row in page) else max(room, PASSED_AT_ONCE)
         page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=most)
         found += page
@@ -70,23 +71,23 @@ def head(
 
 
 def runs(row: sa.Row[Any], runnable: Runnable) -> bool:
-    """Whether some conductor that is up can run the move's flow."""
+    """Tell whether some conductor that is up can run the move's flow."""
     return row.uuid is None or runnable.runs(row.kind, row.version, row.digest)
 
 
 def waits(row: sa.Row[Any]) -> bool:
-    """Whether a flow that has begun waits for the database of its cell, as the last conductor that tried it said."""
+    """Tell whether the flow has begun and waits for its cell's database, as the last conductor that tried it noted."""
     return row.uuid is not None and row.waits_for is not None and State(row.state) in BEGUN
 
 
 def away(rows: Iterable[sa.Row[Any]], can_run: Callable[[sa.Row[Any]], bool]) -> frozenset[str]:
-    """The cells whose databases are away: flows that are tried again and again wait for them."""
+    """Return the cells whose databases are away, by the flows that wait for them and are tried again and again."""
     tried = (row for row in rows if waits(row) and not row.hold and not row.frozen and can_run(row))
     return frozenset(cell_waits.named(row.waits_for) or row.source_cell for row in tried)
 
 
 def nobody_runs(row: sa.Row[Any]) -> str:
-    """What a move waits for whose flow no conductor can run that is up."""
+    """Say what a move waits for when no conductor that is up can run its flow."""
     return (
         f"a conductor that knows {row.kind}@{row.version} as it was filed: those that are up are of another release "
         "(droveway conductor list)"
@@ -94,7 +95,7 @@ def nobody_runs(row: sa.Row[Any]) -> str:
 
 
 def foreign(journal: Database, move_id: str) -> str | None:
-    """What the move waits for when a flow of it has begun that no conductor can run any more; else None."""
+    """Say what the move waits for if its flow has begun and no conductor that is up can run it; else None."""
     with journal.reading() as connection:
         row = open_flows.one(connection, move_id)
         unable = row is not None and not runs(row, daemons.runnable(connection))
@@ -102,7 +103,7 @@ def foreign(journal: Database, move_id: str) -> str | None:
 
 
 def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> str | None:
-    """What the queued move waits for, by the journal alone; None when it is held, or queued no more."""
+    """Say what the queued move waits for, by the journal alone; None when it is held, or queued no more."""
     with journal.reading() as connection:
         if (move := open_flows.one_queued(connection, move_id)) is None:
             return None
@@ -117,9 +118,9 @@ def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> 
             return nobody_runs(move)
         gone = away(begun, lambda row: runs(row, runnable))
         if move.source_cell in gone:
-            return f"the database of cell {move.source_cell}, for which moves wait that have begun"
+            return f"the database of cell {move.source_cell}, for which moves that have begun wait too"
         admission = Admission(limits, running)
-        # Those that are offered, too, are still queued in the journal.
+        # In the journal, moves that are offered are still queued.
         before = head(connection, [], Admission(limits, running), racks, runnable, gone)
         for row in before:
             if not runs(row, runnable) or row.source_cell in gone:

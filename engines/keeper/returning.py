@@ -1,7 +1,7 @@
-"""What a debt is compared with before it is paid: the server's rows as they are by then, and the other host's disks.
+"""Compares what a host owes with the server's rows before it is paid: the server may need it no more.
 
-A host that was declared down may be back after weeks.  By then the server may live there again, and what was owed for
-a move of long ago would take its guest or its disks: such a debt is void.
+A host that was declared down may be back after weeks.  By then the server may live there again.  To pay what was owed
+for a move of long ago would stop its guest or remove its disks: such a debt is void.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
 
 _BRINGS_BACK: Final = frozenset({("set_aside", "revert"), ("disconnect", "revert"), ("stop_guest", "revert")})
-"""Debts that give a server back what it had on the host; all others take away what it has there no more."""
+"""Debts that give a server back what it had on the host.  All others remove what the server no longer has there."""
 
 _TAKES_BACK: Final = ("restore_disks", "revert")
+"""The undo of a revert's step, which gives the destination its disks back."""
 
 _AFTER_DELETION: Final = frozenset({("set_aside", "revert")})
-"""Of those the ones that a deletion rests on: it removes what they bring back."""
+"""Those of `_BRINGS_BACK` that are paid although the server is deleted: the deletion removes what they bring back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Home:
 
 
 FindHome = Callable[["Move"], Home]
-"""Where the move's server lives now; raises as its cell's database does."""
+"""Finds where the move's server lives now; raises as its cell's database does."""
 
 
 def homes(api: Database, cells: Cells) -> FindHome:
-    """What reads it from the cells' databases."""
+    """Return a function that finds it in the cells' databases."""
 
     def find(move: Move) -> Home:
         cell = mappings.home_cell(api, move.server, move.source_cell, move.dest_cell)
@@ -59,11 +60,11 @@ def homes(api: Database, cells: Cells) -> FindHome:
 
 
 def why_void(home: Home, move: Move, host: str, action: str, direction: Direction) -> str:
-    """Why nothing is owed any more; empty when the debt stands."""
+    """Say why the host no longer owes this action; empty when the debt stands."""
     what = (action, direction)
-    # In a directory that both share a revert's undo gives the destination its copy back.
+    # If both hosts share a directory, this undo gives the destination its copy back.
     takes_back = what == _TAKES_BACK and host == move.dest_host != move.source_host
-    # The mark of a confirmed copy ends where the server lives.
+    # keep_copy takes the move's mark off a confirmed copy, so it is owed only where the server lives.
     if takes_back or what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
         if home.gone:
             stands = takes_back or what in _AFTER_DELETION

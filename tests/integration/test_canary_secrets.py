@@ -94,7 +94,7 @@ def test_no_secret_is_found_where_it_does_not_belong(site: Installation) -> None
     site.await_step(move, "connect_destination")
     site.server.kill()
     said = [text for words in (("move", "list"), ("move", "show", move)) for text in site.droveway(*words)[1:]]
-    until(lambda: "The keeper waits for a server" in conductor.log.read_text(), "that the conductor notices")
+    until(lambda: "The keeper waits for ZooKeeper" in conductor.log.read_text(), "that the conductor notices")
     site.server.start()
     assert site.await_rest(move) == State.VERIFYING, conductor.text()
     for words in (("move", "show", move), ("move", "history", move), ("server", "show", "web"), ("move", "list")):

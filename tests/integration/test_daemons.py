@@ -96,14 +96,14 @@ def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Insta
     move = file_flow(site.lab, "resize")
     site.await_step(move, step)
     site.server.kill()
-    until(lambda: "The keeper waits for a server" in conductor.text(), "that the conductor notices")
+    until(lambda: "The keeper waits for ZooKeeper or a database" in conductor.text(), "that the conductor notices")
     site.server.start()
     end = site.await_rest(move)
     assert end == State.VERIFYING, [
         (row.step, row.direction, row.error) for row in history(site.lab, move) if row.error
     ]
     said = conductor.log.read_text()
-    assert said.count("The keeper waits for a server") == 2, "once when it went, once when it came back"
+    assert said.count("The keeper waits for ZooKeeper or a database") == 2, "once when it went, once when it came back"
     assert "Traceback" not in said
     assert_balanced(site.lab)
     for secret in (postgres_server.PASSWORD, mariadb_server.PASSWORD):

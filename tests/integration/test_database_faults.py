@@ -179,7 +179,7 @@ def test_a_server_that_is_away_for_longer_than_steps_try_again(proxied: tuple[In
     move = file_flow(site.lab, "resize")
     site.await_step(move, "switch_records")
     proxy.cut()
-    until(lambda: "The keeper waits for a server" in conductor.log.read_text(), "that the conductor notices")
+    until(lambda: "The keeper waits for ZooKeeper" in conductor.log.read_text(), "that the conductor notices")
     noticed = time.monotonic()
     until(lambda: time.monotonic() > noticed + 3, "three times what a step tries for")
     proxy.heal()

@@ -25,7 +25,7 @@ def test_a_moves_id_finds_its_story_on_a_conductor_that_logs_json_and_on_its_hos
     move = file_flow(site.lab, "resize")
     site.await_step(move, "move_ports")
     site.server.kill()
-    until(lambda: "waits for a server" in conductor.text(), "that the conductor notices")
+    until(lambda: "waits for ZooKeeper or a database" in conductor.text(), "that the conductor notices")
     site.server.start()
     assert site.await_rest(move) == State.VERIFYING, conductor.text()
     until(lambda: "the move's state is verifying" in conductor.text(), "the last line")

@@ -20,9 +20,9 @@ from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
 
 LOOPS = (
-    "The keeper waits for a server",
+    "The keeper waits for ZooKeeper or a database",
     "What is known of the daemons is not written",
-    "The collector of debts waits for a server",
+    "The collector of debts waits for ZooKeeper or a database",
 )
 """What the conductor's loops say once a minute while they need ZooKeeper, and it is away."""
 

@@ -118,6 +118,6 @@ def test_a_server_is_deleted_once_the_flows_of_its_move_have_ended() -> None:
 def test_what_waits_for_the_database_of_its_cell_takes_no_room_and_stays_offered() -> None:
     """Whoever may run goes on; what waits is tried again meanwhile, and needs no room to be offered anew."""
     a = posting("a")
-    begun = [seen(f"w{n}", state=State.RUNNING, posting=posting(f"w{n}"), waits=True) for n in range(3)]
+    begun = [seen(f"w{n}", state=State.RUNNING, posting=posting(f"w{n}"), waits_for_cell=True) for n in range(3)]
     assert decided(*begun, seen(posting=a), posted={"w0": False, "w1": False, "w2": False}, limit=1) == [Post(a)]
     assert decided(*begun, posted={"w0": False, "w1": False, "a": True}, limit=1) == [Post(posting("w2"))]

@@ -129,7 +129,7 @@ def test_moves_that_wait_for_their_cells_database_give_their_room_to_those_of_ot
     assert offered(keeper) == []
     begin(rig, begun)
     assert waits_for(rig.journal, crowd[0], limits, RACKS) == (
-        "the database of cell c1, for which moves wait that have begun"
+        "the database of cell c1, for which moves that have begun wait too"
     )
     assert "the database" not in (waits_for(rig.journal, other[0], limits, RACKS) or "")
     assert offered(keeper) == other
