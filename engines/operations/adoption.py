@@ -1,4 +1,4 @@
-"""Taking a journal as it is that is not the one which was used last: nothing is resumed by itself."""
+"""Adopts a journal as it is, although it is not the newest: every unfinished move is parked until a person decides."""
 
 from __future__ import annotations
 
@@ -28,34 +28,38 @@ _ADVICE: Final = "droveway audit says what is wrong with it"
 
 
 class Memory(abc.ABC):
-    """Knows beside the journal what was done by it: ZooKeeper and workers of an installation, the files of a lab.
+    """Holds what others than the journal know of its moves.
 
-    What it knows is read when it is made, before the journal.
+    In an installation these are ZooKeeper and the workers, in a lab its files.  They are read when this is made, before
+    the journal is read.
     """
 
     adopted: str
-    """What is said to have been adopted."""
+    """The words in which an error says what was adopted."""
     journal: Database
     epoch: int
-    """The highest that was seen."""
+    """The highest epoch that was seen."""
     step: int
     """The highest number of a step that was seen."""
     workers: Sequence[Registration] = ()
-    """Strangers, who may have seen more: `droveway.engines.conductor.incarnation.believed` judges their epochs."""
+    """The registered workers, which may have seen higher numbers.
+
+    They are not trusted: `droveway.engines.conductor.incarnation.believed` judges their epochs.
+    """
     doubt: int = 0
-    """So many epochs more than ``epoch`` they can have been given."""
+    """How many epochs above ``epoch`` the workers may have been given."""
     recorded: Mapping[str, Recorded]
-    """What the journal recorded of each move."""
+    """What the newer journal had recorded of each move, read from the mirrors."""
     findings: Mapping[str, Sequence[str]] | None = None
-    """What the audit finds of each move; None where nobody has looked."""
+    """What the audit finds of each move; None where no audit ran."""
 
     @abc.abstractmethod
     def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:
-        """Let ``mark`` stand from now on, and forget what newer claims and steps have left of these moves."""
+        """Let ``mark`` stand from now on, and remove what newer claims and steps have written of these moves."""
 
 
 class OfInstallation(Memory):
-    """Remembers the journal of an installation; what cannot be read in ZooKeeper counts as not there.
+    """Reads what ZooKeeper and workers know of an installation's journal; what cannot be read counts as not there.
 
     Raises `droveway.errors.CoordinationLost`.
     """
@@ -80,19 +84,19 @@ class OfInstallation(Memory):
     def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:
         """Write the mark, and remove the fences and the marks of the moves."""
         for move in parked:
-            # By the newer journal it may have ended, and then no claim on it would ever be mirrored again.
+            # By the newer journal the move may have ended: a tombstone would refuse every later claim.
             self._coordination.delete(epoch_path(move))
-            # What it names is lost for good; the next step that begins is marked anew.
+            # The step that this marks is lost for good; the next step that begins is marked anew.
             self._coordination.delete(step_path(move))
         self._coordination.delete(incarnation.MARK)
         incarnation.raise_mark(self._coordination, mark.incarnation, mark.epoch)
 
 
 def adopt(memory: Memory) -> list[Move]:
-    """Park every unfinished move, and begin a new incarnation above all that anybody has seen; the moves.
+    """Park every unfinished move, and begin a new incarnation above every epoch that was seen; return the moves.
 
-    What the journal has lost of its own record of a move comes back from what was recorded beside it.  Repeated after a
-    crash: the same once more.  Raises what ``memory`` raises.
+    What the journal lacks of its own record of a move is taken from the mirror.  After a crash this can be done once
+    more, with the same result.  Raises what ``memory`` raises.
     """
     with memory.journal.write() as session:
         epoch, step = _above(session, memory)
@@ -104,7 +108,7 @@ def adopt(memory: Memory) -> list[Move]:
             _park(session, move, number, memory)
             _begin_again(session, move, anew=elsewhere)
             epoch += 1
-            # Whoever runs the move by the newer journal writes nothing any more.
+            # A conductor that still runs the move by the newer journal can write nothing any more.
             claimed = sa.update(Claim).where(Claim.move_id == move.id)
             session.execute(claimed.values(epoch=epoch, released_at=database_time(session), unclean=0))
         mark = Mark(incarnation=new_incarnation(), epoch=epoch + 1)
@@ -116,7 +120,7 @@ def adopt(memory: Memory) -> list[Move]:
 
 
 def _above(session: orm.Session, memory: Memory) -> tuple[int, int]:
-    """Find the highest epoch that anybody can have been given, and a number of a step above all that were given out."""
+    """Find the highest epoch that anybody can have been given, and a step's number above all that were given out."""
     own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
     highest = max(own, memory.epoch)
     last = max(memory.step, session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0)
@@ -135,7 +139,10 @@ def _mirrored(coordination: Coordination) -> list[int]:
 
 
 def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None:
-    """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
+    """Park the move, end its open runs, and write into the history that the journal was adopted.
+
+    That row has the given ``number``.  So later rows get numbers above all that were given out after the copy was made.
+    """
     short, now = move.id[:SHORT], database_time(session)
     advice = _ADVICE
     if memory.findings is not None:
@@ -156,7 +163,11 @@ def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None
 
 
 def _take_its_graph(session: orm.Session, move: Move) -> None:
-    """Let the move go on by the graph that its last destination takes, as it did since the copy was made."""
+    """Give the move's flow the graph that its last destination needs, if that is another one.
+
+    Moves within a cell and moves between cells have different graphs.  The flow had changed from one to the other after
+    the copy was made.
+    """
     kind = across(moves.flow_of(session, move.flow_uuid).kind) if move.flow_uuid else None
     crosses = move.dest_cell != move.source_cell
     if kind is not None and kinds.of(kind).crosses_cells == crosses:
@@ -166,9 +177,10 @@ def _take_its_graph(session: orm.Session, move: Move) -> None:
 def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     """Let every step of a flow that goes forward run once more: each finds its work done, or does it.
 
-    The world may have gone on from where the copy has the flow, and come back behind that again.  What a step before
-    the first alternate recorded stands; a flow that was being undone goes on with that.  With ``anew`` the copy has the
-    flow at a destination that was given up since: the flow begins again with the choice, which takes the last one.
+    After the copy was made, the flow may have gone further and may also have been undone again.  So no step of the copy
+    counts as done, except steps that only found something out.  A flow that was being undone is undone further.  With
+    ``anew`` the flow has given up the destination that the copy names: it begins again with the choice of a
+    destination, which takes the last one that was tried.
     """
     flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
     if flow is None or flow.ended_at is not None or (flow.kind, flow.version) not in registry.GRAPHS:
@@ -184,7 +196,7 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
 
 
 def _continue_numbers(session: orm.Session) -> None:
-    """PostgreSQL does not count on from a number that was given to it."""
+    """Let PostgreSQL count on from the last row: it does not do so by itself after a row with a given number."""
     session.flush()
     if session.get_bind().dialect.name == "postgresql":
         last = sa.select(sa.func.max(MoveStep.seq)).scalar_subquery()

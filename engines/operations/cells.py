@@ -1,4 +1,4 @@
-"""Declaring that a cell is gone, and that it is back."""
+"""Records that a person declares a cell down, or up again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def declare_down(site: Site, name: str, *, reason: str, who: str) -> str:
-    """Record that a person made sure that the cell is gone, its hosts and its database; returns the cell's name.
+    """Record that a person made sure that a cell is gone, with its hosts and its database; return the cell's name.
 
     Raises `droveway.errors.NotFound` for an unknown cell, `Refused` without a reason or while a worker of it may be up.
     """
@@ -28,7 +28,7 @@ def declare_down(site: Site, name: str, *, reason: str, who: str) -> str:
 
 
 def declare_up(site: Site, name: str) -> str:
-    """Record that the cell is back; returns its name.
+    """Record that the cell is back; return its name.
 
     Raises `droveway.errors.NotFound` for an unknown cell, `Refused` while its database does not answer.
     """

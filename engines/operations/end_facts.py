@@ -1,4 +1,4 @@
-"""What a site's databases say about a confirm or a revert of a move that waits for it."""
+"""Reads the facts by which a confirm or a revert of a move is allowed or refused, from a site's databases."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNREACHED: Final = (
 
 
 def of_end(site: Parts, move: Move) -> EndFacts:
-    """The facts of a confirm or revert of a move that waits for it."""
+    """Read the facts of a confirm or revert of a move that waits for it."""
     answering = catalog.answering(site.known_cells)
     server = catalog.find_server(site.api, answering, move.server)
     with answering[server.cell].read() as session:
@@ -65,16 +65,16 @@ def of_end(site: Parts, move: Move) -> EndFacts:
 
 
 def is_gone(site: Parts, host: str, away: Collection[str]) -> bool:
-    """Whether a person declared the host down, and its worker is among those that are ``away``."""
+    """Tell whether a person declared the host down, and its worker is among those that are ``away``."""
     return host in away and _is_declared_down(site, host)
 
 
 def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | None:
-    """Why no other host of its source's cell can take the move's server back; None where one may.
+    """Say why no other host of the source's cell can take the move's server back; None where one may.
 
-    It needs the server's disks, if there are any: from images that were kept, or in a directory that it shares with the
-    source.  Where only hosts know what they share, they say so when the revert runs, before the guest is stopped: those
-    that have said that they do not reach the disks are none of them until their workers start anew.
+    Such a host needs the server's disks, if there are any: from images that were kept, or in a directory that it shares
+    with the source.  Where only hosts know whether they share it, they say so when the revert runs, before the guest is
+    stopped.  A host that said that it does not reach the disks does not count until its worker is started anew.
     """
     if not kinds.of(move.kind).crosses_cells:
         return "a revert within a cell needs its source"
@@ -98,7 +98,7 @@ def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | 
 
 
 def _unreached(session: orm.Session, move_id: str) -> set[str]:
-    """Find the hosts that an earlier revert asked, and that do not reach the disks; a worker that came since may."""
+    """Find the hosts that did not reach the disks in an earlier revert, unless their workers were started since."""
     runs = session.execute(_UNREACHED, {"move": move_id})
     tried = {str(row.error["host"]): row.ended_at for row in runs if row.error["code"] == DISKS_UNREACHABLE}
     workers = daemons.known_workers(session).workers
@@ -114,7 +114,7 @@ def _is_declared_down(site: Parts, host: str) -> bool:
 
 
 def quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:
-    """Read what counts against the server's quotas; as in Nova, only in those cells that answer."""
+    """Read what counts against the server's quotas; like Nova, only from cells that answer."""
     defaults = {quotas.CORES: site.conf.quota.cores, quotas.RAM: site.conf.quota.ram}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
@@ -123,7 +123,7 @@ def quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Databa
 
 
 def flavors(site: Parts, server: catalog.Server) -> dict[str, catalog.Flavor]:
-    """The server's own copies of its flavors, those that there are of ``cur``, ``old`` and ``new``."""
+    """Read the server's own copies of its flavors: those that it has of ``cur``, ``old`` and ``new``."""
     with site.known_cells[server.cell].read() as session:
         text = session.scalar(
             sa.select(InstanceExtra.flavor).where(InstanceExtra.instance_uuid == server.id, InstanceExtra.deleted == 0)

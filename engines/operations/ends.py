@@ -18,8 +18,9 @@ from droveway.scheduler import preconditions
 def require_end(site: Parts, move: Move, kind: str) -> bool:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
-    Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
-    gone: the request itself says what becomes of it.  Returns whether it had begun before its journal was put back.
+    It is called before a person's request and before a policy's.  A move that does not wait for verification, or whose
+    server is gone, breaks no rule: the request itself says what becomes of it.  Returns whether this end had begun
+    before an older copy of the journal was put back.
     """
     if move.state != State.VERIFYING:
         return False
@@ -48,7 +49,7 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
 
 
 def barred(site: Parts, move: Move) -> dict[str, str]:
-    """Why a confirm and a revert of the move would be refused now, of those that would be."""
+    """Return why a confirm and why a revert of the move would be refused now; without those that would not."""
     why: dict[str, str] = {}
     for kind in kinds.Way:
         try:
@@ -59,12 +60,12 @@ def barred(site: Parts, move: Move) -> dict[str, str]:
 
 
 def goes_elsewhere(site: Parts, move: Move) -> bool:
-    """Whether a revert brings the server to another host of its source's cell, as its source is declared down."""
+    """Tell whether a revert brings the server to another host of the source's cell: the source is declared down."""
     return kinds.of(move.kind).crosses_cells and end_facts.is_gone(site, move.source_host, site.away())
 
 
 def lost_its_target(site: Parts, move: Move, kind: str) -> bool:
-    """Tell whether that is a revert of a move whose target's cell is declared down: the source's rows count then."""
+    """Tell whether this is a revert of a move whose target cell is declared down: the source's rows count then."""
     if kind != preconditions.REVERT or move.dest_cell in (None, move.source_cell):
         return False
     with site.journal.read() as session:
@@ -73,7 +74,11 @@ def lost_its_target(site: Parts, move: Move, kind: str) -> bool:
 
 
 def _require_cells(site: Parts, move: Move, kind: str) -> None:
-    """Raise Refused while a cell of a move between cells is away that the end needs, and nobody declared it down."""
+    """Raise Refused while the end of a move between cells cannot have a cell that it needs.
+
+    Both ends need both cells, unless one is declared down.  A confirm cannot do without the target cell even then, and
+    a revert not without the source cell.
+    """
     cells = {move.source_cell, move.dest_cell or move.source_cell}
     if len(cells) == 1:
         return
@@ -94,9 +99,9 @@ def _require_cells(site: Parts, move: Move, kind: str) -> None:
 
 
 def _require_source(site: Parts, move: Move) -> None:
-    """Raise Refused while the source cannot take the server back whose target's cell is gone."""
+    """Raise Refused while no host can take the server back: its target cell is gone, and its source is away."""
     if move.source_host in site.away() and not goes_elsewhere(site, move):
         raise Refused(
-            f"the worker of host {move.source_host} is down, which has the disks that a revert of move "
-            f"{move.id[:SHORT]} starts from: start it, then droveway move revert {move.id[:SHORT]}"
+            f"a revert of move {move.id[:SHORT]} needs the disks on host {move.source_host}, whose worker is down: "
+            f"start it, then droveway move revert {move.id[:SHORT]}"
         )

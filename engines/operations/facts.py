@@ -1,4 +1,4 @@
-"""What a site's databases and services say about a move that is asked for."""
+"""Reads the facts by which a move that is asked for is allowed or refused, from a site's databases and services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from droveway.scheduler.facts import SHELVE, UNSHELVE, Facts
 
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
-    """The facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
+    """Read the facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
     facts = _of_server(site, name, flavor=flavor, host=host, to_cell=to_cell)
     if facts.ports:
         with _answers_or_refuses():
@@ -33,10 +33,10 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_c
 
 
 def _bars_moves_between_cells(site: Site) -> str:
-    """Say why no move leaves a cell beside Nova's own super conductors; empty when one may.
+    """Say why no move may leave its cell while a super conductor of Nova is up; empty when a move may.
 
-    Nova's API sends them the confirm, the revert and the delete of a server that is moved between cells. What they do
-    then takes the disks and the attachments that Droveway's move has left.
+    Nova's API sends the confirm, revert or delete of a server that is moved between cells to a super conductor.  That
+    one would then remove disks and attachments that Droveway's move still needs.
     """
     try:
         up = site.super_conductors()
@@ -53,13 +53,13 @@ def _bars_moves_between_cells(site: Site) -> str:
 def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     cells = catalog.answering(site.known_cells)
     away = frozenset(site.known_cells) - cells.keys()
-    with _looked_in_others(away):
+    with _naming_cells_away(away):
         server = catalog.find_server(site.api, cells, name)
     with site.journal.read() as session:
         open_move = session.scalar(sa.select(Move.id).where(Move.active_server == server.id))
     new = catalog.find_flavor(site.api, flavor) if flavor else None
     cell_name = catalog.find_cell(site.api, to_cell).name if to_cell else None
-    with _looked_in_others(away):
+    with _naming_cells_away(away):
         target = catalog.find_host(site.api, cells, host, cell=cell_name or server.cell) if host else None
     source = catalog.find_host(site.api, cells, server.host, cell=server.cell) if server.host else None
     goes_to = cell_name or (target.cell if target else server.cell)
@@ -108,7 +108,7 @@ def _ports(site: Site, server: str) -> tuple[Port, ...]:
 
 @contextlib.contextmanager
 def _answers_or_refuses() -> Iterator[None]:
-    """Refuse the request where a service does not answer: nothing of the move was written yet."""
+    """Refuse the request when a service does not answer: nothing of the move is written yet."""
     try:
         yield
     except StepError as error:
@@ -116,8 +116,8 @@ def _answers_or_refuses() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _looked_in_others(away: Collection[str]) -> Iterator[None]:
-    """Let a name that is unknown be told with the cells that nobody could look in."""
+def _naming_cells_away(away: Collection[str]) -> Iterator[None]:
+    """Add to the error about an unknown name which cells could not be searched for it."""
     try:
         yield
     except NotFound as error:
@@ -131,7 +131,10 @@ def _named(cells: Collection[str]) -> str:
 
 
 def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Database]) -> dict[str, str]:
-    """Each cell that the server does not live in, with what it has of it already."""
+    """Return each other cell, with the reason why the server may not enter it; empty for none.
+
+    A reason is that the cell has rows of the server already, owes a clean-up of it, or is declared down.
+    """
     found = dict.fromkeys(site.known_cells.keys() - {server.cell}, "")
     for name in found.keys() & answering.keys():
         with answering[name].read() as session:
@@ -142,7 +145,7 @@ def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Databa
 
 
 def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
-    """The facts of a shelve; raises `droveway.errors.NotFound` for a name that is unknown."""
+    """Read the facts of a shelve; raises `droveway.errors.NotFound` for a name that is unknown."""
     return dataclasses.replace(
         _of_server(site, name, flavor=None, host=None),
         asked=SHELVE,
@@ -152,7 +155,7 @@ def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
 
 
 def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None) -> Facts:
-    """The facts of an unshelve; raises `droveway.errors.NotFound` for a name that is unknown."""
+    """Read the facts of an unshelve; raises `droveway.errors.NotFound` for a name that is unknown."""
     facts = _of_server(site, name, flavor=None, host=host, to_cell=to_cell)
     images, image = site.cloud.images, facts.features.shelved_image
     with _answers_or_refuses():

@@ -1,4 +1,4 @@
-"""Letting hosts take servers, or not."""
+"""Enables and disables hosts, declares them down, and writes off what they owe."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from droveway.scheduler.requests import DISABLED_TRAIT
 def set_enabled(site: Site, name: str, *, enabled: bool, reason: str | None) -> None:
     """Enable or disable the host's service and its provider, as Nova does; safe to repeat.
 
-    A host that is enabled is no longer declared to be off.  Raises `droveway.errors.NotFound` for an unknown host.
+    A host that is enabled is no longer declared down.  Raises `droveway.errors.NotFound` for an unknown host.
     """
     _set(site, name, enabled=enabled, reason=reason, forced_down=False if enabled else None)
 
 
 def declare_down(site: Site, name: str, *, reason: str) -> None:
-    """Record, as Nova's force-down, that somebody made sure that the host is off; it takes no servers either.
+    """Record that somebody made sure that the host is off, as Nova's force-down does, and disable the host.
 
     Raises `droveway.errors.Refused` while its worker may be up.
     """
@@ -32,7 +32,7 @@ def declare_down(site: Site, name: str, *, reason: str) -> None:
 
 
 def forget(site: Site, name: str) -> list[int]:
-    """Write off what the host owes; the numbers of the debts.
+    """Write off what the host owes, and return the numbers of the debts.
 
     Raises `droveway.errors.Refused` while the host may be up.
     """

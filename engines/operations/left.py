@@ -1,6 +1,7 @@
-"""What a move's last step that the journal knows has left of its server: in its cells, the API database and Placement.
+"""Works out what the databases should say of a move's server, after the last step that the journal knows.
 
-Only steps that ended well count.  One that was under way is entered again, and finds its work undone or done.
+These are the databases of the move's cells, Nova's API database and Placement.  Only steps that ended well count.  A
+step that was under way is entered again, and finds its work undone or done.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from droveway.printable import SHORT
 
 
 class Books(enum.StrEnum):
-    """Who holds what in Placement."""
+    """What the two consumers of a move, the server and the migration, hold in Placement."""
 
-    SOURCE = "the server its old flavor on the source"
-    BOTH = "the server the destination's, the migration the source's"
-    DESTINATION = "the server the destination's"
-    NOTHING = "nobody anything"
+    SOURCE = "the server holds its old flavor on the source"
+    BOTH = "the server holds the destination's share, the migration the source's"
+    DESTINATION = "the server holds the destination's share"
+    NOTHING = "nobody holds anything"
 
 
 RESTS: Final = (State.VERIFYING, State.DONE, State.REVERTED, State.FAILED, State.CANCELLED)
-"""Where a move stands between its flows and after them."""
+"""The states of a move between its flows and after them."""
 
 TASKS: Final = frozenset(
     {
@@ -54,7 +55,10 @@ TASKS: Final = frozenset(
         TaskState.UNSHELVING,
     }
 )
-"""What an older copy may say that the move itself wrote; in any other task somebody is at work on the server."""
+"""The tasks that moves write, one of which an older copy of the rows may show.
+
+Any other task means that somebody else is at work on the server.
+"""
 
 _CLAIM: Final = "claim"
 _HOLDS: Final = {
@@ -68,10 +72,10 @@ _RESTING_BOOKS: Final = {State.VERIFYING: Books.BOTH, State.DONE: Books.DESTINAT
 _NAMES_FLAVOR: Final = {("save_request_spec", "execute"): True, ("restore_request_spec", "execute"): False}
 _ACTIONS: Final = {"mark_confirming": "confirmResize", "mark_reverting": "revertResize"}
 FIRST_MARKS: Final = {"accept": "", "mark_shelving": "shelve", "mark_unshelving": "unshelve"}
-"""The steps that begin a move's own action, by its name; empty where that follows from its kind."""
+"""Step that begins a move's own action → the action's name; empty where the name follows from the move's kind."""
 _MARKS: Final = (*FIRST_MARKS, *_ACTIONS)
 _IS_GONE: Final = (kinds.DELETE.name, "settle_records")
-"""The step behind which the cell has no such server."""
+"""The step after which the cell has no such server."""
 
 _VM_STATES: Final = {
     Vm.RESIZED: VmState.RESIZED,
@@ -97,35 +101,35 @@ _STEPS: Final = sa.select(MoveStep).where(MoveStep.move_id == sa.bindparam("move
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What stands, or should."""
+    """What the databases should say of a move's server, by the history of the move."""
 
     move: Move
     record: Before
     stands: Stands
-    """What one copy says: that which the server is mapped to, unless another cell was asked for."""
+    """What one copy's rows should say: the copy that the server is mapped to, or the one of `in_cell`."""
     destination: MoveAttempt | None
     """The alternate whose host the rows name; None while they name none."""
     claimed: MoveAttempt | None
-    """The alternate that Placement holds something of."""
+    """The alternate of which Placement holds something for the move."""
     books: Books
     new_spec: bool
     """Whether the request spec has the new flavor."""
     action: str
-    """The name of the action that the flow under way has begun; empty at a rest, and before the flow's mark."""
+    """The action in Nova's list that the flow under way has begun; empty at a rest, and before it has begun one."""
     copies: Copies = dataclasses.field(default_factory=lambda: Copies(START))
-    """What the rows say in the cells of the move."""
+    """What the rows should say in each cell of the move."""
     returning: MoveAttempt | None = None
-    """The host in a dead source's place that a revert has led to."""
+    """The host to which a revert has brought the server in the place of a dead source."""
     forward: bool = False
-    """Whether the flow under way is the first of the move, whose copies bear the move's mark."""
+    """Whether the flow under way is the first of the move: copies that it makes have the move's id in them."""
 
     @property
     def between(self) -> bool:
-        """Whether the move leads from one cell into another."""
+        """Tell whether the move leads from one cell into another."""
         return kinds.of(self.move.kind).crosses_cells
 
     def side_of(self, cell: str) -> Side:
-        """Say whose cell that is."""
+        """Say whether the cell is the source's or the destination's."""
         return Side.DESTINATION if self.between and cell != self.move.source_cell else Side.SOURCE
 
     def cell_of(self, side: Side) -> str:
@@ -139,36 +143,36 @@ class Left:
         return self.cell_of(self.copies.mapped)
 
     def in_cell(self, cell: str) -> Left:
-        """Return the same of the copy in that cell."""
+        """Return the same, with ``stands`` for the copy in that cell."""
         return dataclasses.replace(self, stands=self.copies.of(self.side_of(cell)))
 
     @property
     def in_source(self) -> bool:
-        """Whether that copy is the one in the source's cell."""
+        """Tell whether ``stands`` is about the copy in the source's cell."""
         return self.stands is self.copies.source
 
     @property
     def is_mapped(self) -> bool:
-        """Whether that copy is the one that the server is mapped to."""
+        """Tell whether ``stands`` is about the copy that the server is mapped to."""
         return self.stands is self.copies.home
 
     @property
     def rests(self) -> bool:
-        """Whether no flow is under way: then the disks of the server are whole where it lives."""
+        """Tell whether no flow is under way: then the server's disks are whole where it lives."""
         return self.move.state in RESTS
 
     @property
     def home(self) -> str:
-        """Return the host that the rows are to name; empty for none."""
+        """Name the host that the rows should name; empty for none."""
         return self.host_of(self.stands.side)
 
     @property
     def flavor(self) -> dict[str, Any]:
-        """Return the flavor that the server is to have."""
+        """Return the flavor that the server should have."""
         return self.flavor_of(self.stands.cur) or self.record.old_flavor
 
     def host_of(self, side: Side) -> str:
-        """Name one of the two hosts; empty for none."""
+        """Name the host of a side; empty for none."""
         if side is Side.NOWHERE:
             return ""
         if side is Side.RETURN and self.returning is not None:
@@ -178,34 +182,37 @@ class Left:
         return self.destination.host if self.destination is not None else self.move.dest_host or ""
 
     def node_of(self, side: Side) -> str:
-        """Name the node of one of the two hosts as the rows do."""
+        """Name the node of a side's host as the rows do."""
         if side is Side.DESTINATION:
             return self.destination.node if self.destination is not None else ""
         return self.returning.node if side is Side.RETURN and self.returning is not None else self.record.node
 
     def flavor_of(self, which: str | None) -> dict[str, Any] | None:
-        """Return the flavor that a slot of the rows is to have."""
+        """Return the move's old or new flavor; None for a slot of the rows that should be empty."""
         return {"old": self.record.old_flavor, "new": self.record.new_flavor}.get(which or "")
 
     def vm_state(self, *, running: bool) -> str:
-        """Return what the row is to say; ``running``: whether the guest runs."""
+        """Return the vm_state that the row should have; ``running``: whether the guest runs."""
         known = {Vm.BEFORE: self.record.vm_state, **_VM_STATES}
-        if self._names_no_image:
+        if self._shelves_without_image:
             known[Vm.SHELVED] = self.record.vm_state
         return known.get(self.stands.vm_state) or ("active" if running else "stopped")
 
     @property
     def task_state(self) -> str | None:
-        """Return the task_state that the row is to say."""
-        return TaskState.SHELVING if self._names_no_image else self.stands.task_state
+        """Return the task_state that the row should have."""
+        return TaskState.SHELVING if self._shelves_without_image else self.stands.task_state
 
     @property
-    def _names_no_image(self) -> bool:
-        """Whether a shelve writes nothing into the rows before the server is on no host, as its root is a volume."""
+    def _shelves_without_image(self) -> bool:
+        """Tell whether a shelve of a server that boots from a volume has not offloaded the server yet.
+
+        Such a shelve makes no image.  It leaves vm_state and task_state alone until the server is on no host.
+        """
         return self.stands.vm_state is Vm.SHELVED and self.record.boot_from_volume
 
     def power_state(self, *, running: bool) -> int | None:
-        """Return the power_state that the row is to say: at a rest what the guest does."""
+        """Return the power_state that the row should have; at a rest, whether the guest runs decides."""
         if self.stands.power_state is Power.OFF:
             return 4
         if self.stands.power_state is Power.BEFORE and not self.rests:
@@ -216,7 +223,10 @@ class Left:
 
 
 def of(session: orm.Session, move: Move) -> Left:
-    """Walk the move's history; raises `droveway.errors.Refused` for one without a record of its server, or deleted."""
+    """Work out from the move's history what it has left.
+
+    Raises `droveway.errors.Refused` for a move that never recorded its server, and for one whose server was deleted.
+    """
     short = move.id[:SHORT]
     if move.before is None:
         raise Refused(f"move {short} never recorded what server {move.server_name} was, so it left nothing anywhere")
@@ -234,7 +244,7 @@ def of(session: orm.Session, move: Move) -> Left:
         move=move,
         record=before(move),
         stands=stands,
-        # Without a migration nothing names an alternate that was given up.
+        # Without a migration no row names an alternate that was given up, so the present one counts.
         destination=tried.get(stands.attempt if known else move.attempt),
         claimed=tried.get(_claimed(done) or move.attempt),
         books=_RESTING_BOOKS.get(state, Books.SOURCE) if state in RESTS else _last(done, _HOLDS, Books.SOURCE),
@@ -265,9 +275,10 @@ def require_own(session: orm.Session, found: Left, row: cell.Instance) -> None:
 
 
 def _done(rows: Iterable[MoveStep]) -> Iterator[MoveStep]:
-    """The runs that ended well, in their order.
+    """Yield the runs that ended well, in their order.
 
-    A flow whose databases were adopted runs again what it has done: until it comes to something else nothing is new.
+    After a journal was adopted, its flow runs steps again that it had done.  Those runs are left out, up to the first
+    run of a step that it had not done.
     """
     known: set[tuple[str, str, str]] = set()
     again: set[tuple[str, str, str]] = set()
@@ -313,7 +324,7 @@ def _copies(move: Move, state: State, done: list[MoveStep]) -> Copies:
 
 
 def _done_with(kind: Kind, attempt: int) -> Copies:
-    """What a move has left that is over, with its server where it was to be."""
+    """Return what the rows should say after a move that has ended with its server where it was to be."""
     if kind.carries is Carries.NOWHERE:
         return Copies(OFFLOADED)
     there = put_back.waiting(attempt, between=False).source
@@ -330,7 +341,7 @@ def _claimed(done: list[MoveStep]) -> int:
 
 
 def _last(done: list[MoveStep], known: dict[tuple[str, str], Any], first: Any) -> Any:
-    """Return what the last of these steps made of it."""
+    """Return the value in ``known`` of the last step that has one; ``first`` when none has."""
     found = [known[row.step, row.direction] for row in done if (row.step, row.direction) in known]
     return found[-1] if found else first
 

@@ -1,4 +1,4 @@
-"""Asking something of moves: each request is a row of the journal, which conductors and the keeper then act on."""
+"""Writes into the journal what is asked of moves; conductors and the keeper then act on it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ NEEDS_OPERATOR: Final = 4
 
 
 def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
-    """Whether the move goes on without a person; ``now`` is the database's clock.
+    """Tell whether the move goes on without a person; ``now`` is the database's clock.
 
-    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so; and for
-    what else it says that somebody has to mend, until it is asked to look again.
+    A move that waits for verification does not go on in two cases.  Its policy has noted that it waits for a host, and
+    that is one of those that are ``away``: somebody has to start it.  Or its policy has noted another reason, which
+    somebody has to mend.
     """
     state = State(move.state)
     if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
@@ -46,16 +47,19 @@ def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) ->
     asks = move.policy == HEALTHY and not move.delete_requested
     needed = {move.source_host, move.dest_host} if asks else {move.source_host}
     told = any(host in needed and host in (move.waits_for or "") for host in away)
-    return (due or asks) and not told and not _is_refused(move)
+    return (due or asks) and not told and not _needs_mending(move)
 
 
-def _is_refused(move: Move | sa.Row[Any]) -> bool:
-    """Whether its policy waits for something that no host's return ends."""
+def _needs_mending(move: Move | sa.Row[Any]) -> bool:
+    """Tell whether its policy waits for something other than a host's return."""
     return move.waits_for is not None and not policies.is_for_host(move.waits_for)
 
 
 def carry(site: Site, move_id: str) -> Move:
-    """Wait until the move rests, in a lab carry it on; the move as it was then, for others may let it go on at once."""
+    """Wait until the move rests, and in a lab run it meanwhile; return the move as it was then.
+
+    The move is not read again after the wait, since somebody else may let it go on at once.
+    """
     seen: Move
 
     def rests() -> bool:
@@ -68,7 +72,7 @@ def carry(site: Site, move_id: str) -> Move:
 
 
 def file_request(site: Site, name: str, request: requests.Filing) -> Move:
-    """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
+    """Write what is asked of the move whose id is ``name``, or begins so; nothing is run yet."""
     with site.journal.write() as session:
         move = moves.get(session, moves.find(session, name).id, lock=True)
         request(session, move)
@@ -103,7 +107,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     move = find_move(site, name)
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
-        # Of a cell that is gone nothing is read: what is left says nothing of an end.
+        # When the target's cell is gone, the rows of the other cell say nothing of an end.
         found = None if ends.lost_its_target(site, move, kind) else outcomes.of_move(site.cell_databases, move)
         going_on = found is None and ends.require_end(site, move, kind)
     elif move.state == State.VERIFYING and kinds.ending(move.kind, kind).asked_for_by_deletes:
@@ -112,10 +116,10 @@ def end(site: Site, name: str, kind: str) -> Move:
 
 
 def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> requests.Filing | str:
-    """How a policy's confirm or revert (``kind``) of the move is filed; why not, when a person's would be refused now.
+    """Return how a policy's confirm or revert (``kind``) of the move is filed, or why it cannot be filed now.
 
-    What cannot be found out is a reason too.  With ``for_delete`` it is filed whatever state the server is in.  Where
-    the rows show that one of the two is done, that one is filed.
+    It cannot when a person's request would be refused, or when nobody can find that out.  With ``for_delete`` it is
+    filed whatever state the server is in.  Where the rows show that a confirm or revert is done, that one is filed.
     """
     record = kinds.of(kind)
     try:
@@ -139,7 +143,7 @@ def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> request
 
 
 def _to_delete(site: Parts, move: Move) -> requests.Filing:
-    """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
+    """Return how to end the wait of a move whose server is to be deleted: confirm it, unless its rows show a revert."""
     done = outcomes.of_move(site.cell_databases, move)
     begun = outcomes.begun_before(site.journal, site.cell_databases, move) if done is None else None
     way = done or begun or preconditions.CONFIRM
@@ -147,9 +151,11 @@ def _to_delete(site: Parts, move: Move) -> requests.Filing:
 
 
 def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
-    """With ``going_on`` as a flow that may have gone further than the journal knows, see `overtaken.is_behind`.
+    """Return what files the confirm or revert (``way``) of the move.
 
-    With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
+    With ``going_on`` it also notes that the flow may have gone further than the journal knows, see
+    `overtaken.is_behind`.  With ``shown`` even a server that is to be deleted may be reverted: its rows show that the
+    revert is done, or had begun.
     """
     elsewhere = way == preconditions.REVERT and ends.goes_elsewhere(site, waiting)
     kind = kinds.ending(waiting.kind, way, elsewhere=elsewhere).name
@@ -164,19 +170,19 @@ def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool
 
 
 def read_move(site: Parts, move_id: str) -> Move:
-    """The move as it is now."""
+    """Read the move as it is now."""
     with site.journal.read() as session:
         return moves.get(session, move_id)
 
 
 def find_move(site: Parts, name: str) -> Move:
-    """The move by its id or the first letters of it."""
+    """Find the move by its id or the first letters of it."""
     with site.journal.read() as session:
         return moves.find(session, name)
 
 
 def move_of_server(site: Parts, name: str) -> Move:
-    """The server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
+    """Find the server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
     server = catalog.find_server(site.api, site.cell_databases, name)
     with site.journal.read() as session:
         move = session.scalar(sa.select(Move).where(Move.active_server == server.id))
@@ -186,7 +192,7 @@ def move_of_server(site: Parts, name: str) -> Move:
 
 
 def outcome(move: Move, wanted: frozenset[State]) -> int:
-    """The exit code of a command that wanted the move to reach one of these states."""
+    """Return the exit code of a command that wanted the move to reach one of these states."""
     state = State(move.state)
     if state in wanted or move.hold:
         return DONE

@@ -1,4 +1,4 @@
-"""What a move would do, found out without changing a server, a service or a host."""
+"""Finds out what a move would do, without changing a server, a service or a host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from droveway.scheduler.requests import listed
 
 
 def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
-    """The plan under the keys of `move plan`; it is kept, so that `move create --from-plan` can hold to it.
+    """Make the plan, under the keys of `move plan`, and store it for `move create --from-plan`.
 
     Raises `droveway.errors.Refused` with the rule that forbids the move.
     """

@@ -1,8 +1,7 @@
-"""Asks hosts for proof before a person's word lets a copy or a guest count as gone.
+"""Asks hosts for proof before a copy or a guest counts as gone because a person says so.
 
-A host has to show what the step itself would have asked of it.
-
-Nothing is changed by it: the questions go under the epoch of the move's last claim, which rests or is the asker's.
+A host has to show what the step itself would have asked of it.  The questions change nothing on the host.  They are
+asked under the epoch of the move's last claim, which was given back or is the caller's own.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from droveway.printable import SHORT
 from droveway.wire.commands import CheckCopy, Command, GuestState, NoDetails
 
 AWAY: Final = 5.0
-"""Seconds after which a host whose worker is away does not answer."""
+"""Seconds for which to wait for a host whose worker has gone away; after that it has not answered."""
 
 SECONDS: Final = 60.0
-"""So long a host may take to answer."""
+"""How long a host may take to answer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +46,15 @@ class Resting:
     direction: str
     sequence: int
     record: Before | None
-    """`record_before` wrote it; a deletion has none."""
+    """What `record_before` wrote; None for a deletion."""
 
 
 class HostChecks:
     """Asks the hosts of one move; each call sends a new question."""
 
-    def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, so: str = "") -> None:
-        """``so``: what a refusal says becomes of it, and the mend."""
-        self._so = so
+    def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, ending: str = "") -> None:
+        """Read the move's epoch and rows; ``ending`` ends each refusal: what is not done for it, and the mend."""
+        self._ending = ending
         self._site = site
         self._channel = HostChannel(coordination)
         self.rests = rests
@@ -90,7 +89,7 @@ class HostChecks:
 
     @property
     def shares(self) -> bool:
-        """Tell whether both hosts keep their servers in one directory; that in a dead source's place has its own."""
+        """Tell whether both hosts keep their servers in one directory; a host in a dead source's place has its own."""
         if kinds.of(self.rests.flow.kind).elsewhere:
             return False
         return self.move.storage in ("shared", "same-host") or self.destination == self.move.source_host
@@ -132,10 +131,10 @@ class HostChecks:
             raise self.refused(f"cell {cell} has rows of the server")
 
     def refused(self, why: str) -> Refused:
-        """The sentence, with the mend."""
+        """Make the refusal: why, what is not done because of it, and the mend."""
         short, step = self.move.id[:SHORT], self.rests.step
-        so = f"so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
-        return Refused(f"{why}, {self._so or so}")
+        ending = f"so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
+        return Refused(f"{why}, {self._ending or ending}")
 
     def _command(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
         rests, move = self.rests, self.move
@@ -165,7 +164,7 @@ class HostChecks:
         except (Unreachable, Overdue):
             raise self.refused(f"host {host} did not answer") from None
         finally:
-            # Of a move that is over nobody clears up later what was not answered.
+            # Nobody clears up later after a move that has ended, so an unanswered question is removed too.
             self._channel.remove(host, asked.key)
         if result.error is not None:
             raise StepError(result.error["message"], code=result.error["code"], host=host)
@@ -176,7 +175,7 @@ Proof = Callable[[HostChecks], None]
 
 
 def _off(checks: HostChecks, host: str, *, empty: bool) -> None:
-    """Raise Refused while the guest runs there, or (``empty``) its disks lie there."""
+    """Raise Refused while the guest runs on the host or, with ``empty``, while its disks are there."""
     state = checks.state(host)
     if state is None:
         return
@@ -306,5 +305,5 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
 
 
 def of(rests: Resting) -> Proof | None:
-    """What has to be asked before the step counts as done; None where nothing of a host would be taken for gone."""
+    """Return what to ask before the step counts as done; None if that makes nothing on a host count as gone."""
     return PROOFS.get((rests.flow.kind, rests.step, rests.direction))

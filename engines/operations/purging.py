@@ -1,4 +1,4 @@
-"""Removing from ZooKeeper what belonged to moves that were purged from the journal."""
+"""Removes from ZooKeeper what belonged to moves that were purged from the journal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move
 
 KEPT: Final = ".kept"
-"""What a purge of a kept source adds to its move's id: it has a fence of its own."""
+"""What the purge of a kept source adds to its move's id, to have a fence of its own."""
 
 _AT_ONCE: Final = 500
 
 
 def remove_move_nodes(coordination: Coordination, journal: Database, purged: Iterable[str] = ()) -> int:
-    """Delete the nodes of moves that the journal knows no more; how many there were.
+    """Delete the nodes of moves that the journal does not know, and return how many were deleted.
 
-    Of those that were ``purged`` a moment ago all, of others those alone whose move has ended: in a journal that was
-    restored moves are missing too, and their fences have to stand.
+    The nodes of moves that were ``purged`` a moment ago are all deleted.  Those of other unknown moves are deleted only
+    if the move has ended.  An older copy of the journal that was put back does not know newer moves either, and their
+    fences have to stand.
     """
     # Read before the journal: a move's node is made after its row.
     names = coordination.children(MOVES)

@@ -1,4 +1,4 @@
-"""Checks how the disks of a move into another cell may be sent, and tells what is known of that before it runs."""
+"""Checks by which way the disks of a move may go into another cell, and tells what is known of it before the move."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def asked(site: Parts, transfer: str | None) -> str:
-    """Tell which way is asked for, by an option or by the configuration."""
+    """Return the way that is asked for, by an option or else by the configuration."""
     return transfer or str(site.conf.cross_cell.transfer)
 
 
 def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) -> None:
-    """Raise `droveway.errors.Refused` for what needs an image service, and for what a move by this graph cannot do."""
+    """Raise `droveway.errors.Refused` if an option needs an image service, another cell or newer workers in vain."""
     crosses = graph.kind_record.crosses_cells
     wanted = asked(site, transfer) if crosses else transfer
     if wanted != transfers.IMAGE and not keep_image:
@@ -34,13 +34,13 @@ def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) 
         )
     if UPLOAD not in graph.asked:
         raise Refused(
-            f"{option} came with a later level of what is spoken to workers than [upgrade_levels] worker allows: take "
-            "the pin out once every worker is upgraded"
+            f"{option} needs a higher protocol level than [upgrade_levels] worker allows: take the pin out "
+            "once every worker is upgraded"
         )
 
 
 def way(site: Parts, graph: Graph, storage: str, source: str, destination: str, *, wanted: str) -> tuple[str, str]:
-    """By which way the disks would go, as far as that is known, and why; empty within a cell and where none go."""
+    """Say by which way the disks would go, as far as is known, and why; no way if none go from cell to cell."""
     if not graph.kind_record.crosses_cells or storage not in ("copy", "unknown"):
         return "", "no disk goes from cell to cell"
     if wanted == transfers.IMAGE:

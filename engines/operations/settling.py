@@ -1,4 +1,4 @@
-"""An operator says what became of the step at which a move rests: nobody but a person can know."""
+"""Settles a step: an operator says what became of the step at which a move rests, which only a person can know."""
 
 from __future__ import annotations
 
@@ -31,22 +31,23 @@ LEFT: Final = "left"
 NO_REASON: Final = "settling a step needs a reason: say with --reason what was found, and how"
 
 LAST: Final = "finish_records"
-"""The step behind which a move waits for its confirm or revert."""
+"""The step after which a move waits for its confirm or revert."""
 
 SETTLED: Final = "settled"
-"""The code with which a run ends that was left open."""
+"""The code of the error that ends a run which was left open."""
 
 
 def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, reason: str) -> Move:
-    """Let the move go on from a step that is done, or enter it anew; written down with who says so, and why.
+    """Let the move go on from a step that is done, or enter the step anew; record who says so, and why.
 
-    All of it is the caller's transaction.  Raises `droveway.errors.Refused` while a conductor may have the move, for
-    any step but the one at which it rests, and for a step whose result later ones need: that cannot be told.
+    All of it happens in the caller's transaction.  Raises `droveway.errors.Refused` while a conductor may have the
+    move, and for any step but the one at which it rests.  Also for a step that is said to be done and whose result
+    later steps need: nobody can say what that is.
     """
     if not reason.strip():
         raise Refused(NO_REASON)
     found = moves.find(session, name)
-    # The claim first, as every fenced transaction locks it: a conductor is seen, or waits until this is over.
+    # The claim is locked first, as in every fenced transaction: a conductor is seen here, or waits for the end of this.
     claim = session.scalar(sa.select(Claim).where(Claim.move_id == found.id).with_for_update())
     move = moves.get(session, found.id, lock=True)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
@@ -71,11 +72,11 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
 
 
 def resting(session: orm.Session, name: str, step: str) -> Resting:
-    """Where the move rests; raises Refused unless that is the step."""
+    """Find where the move rests; raises Refused unless that is the step."""
     move = moves.find(session, name)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
     direction = _require_rests_at(session, move, step).direction
-    # Hosts carry out nothing of a lower number than the last that they saw of the move.
+    # A host refuses a command with a lower number than the last that it saw of the move.
     runs = sa.select(sa.func.max(MoveStep.seq)).where(MoveStep.move_id == move.id)
     flow, record = moves.flow_of(session, move.flow_uuid or ""), None if move.before is None else before(move)
     return Resting(move, flow, step, direction, session.scalar(runs) or 0, record)
@@ -84,8 +85,8 @@ def resting(session: orm.Session, name: str, step: str) -> Resting:
 def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
     """End the move as cancelled where it rests: nothing of its server is started, brought back or deleted.
 
-    Rows that are still as a step of the move left them say ERROR then.  Raises `droveway.errors.Refused` for a move
-    that does not rest, or not there.
+    The server's vm_state becomes ERROR, unless Nova or a person has changed its rows since the move's last step.
+    Raises `droveway.errors.Refused` for a move that does not rest, or that rests at another step.
     """
     if not reason.strip():
         raise Refused(NO_REASON)
@@ -119,14 +120,14 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
     except Fenced:
         raise Refused(f"somebody took move {move.id[:SHORT]} over meanwhile: ask again when it rests") from None
     except Exception:
-        # The end may be stored though nobody heard of it.
+        # The end may be stored although the database's answer never came.
         with site.journal.read() as session:
             rests = moves.get(session, move.id).state == move.state
         if rests:
             fencing.release(site.journal, move.id, epoch)
         raise
-    # The claim stays: by it whoever runs moves finds an end that is to be cleared up after, commands of hosts too.  So
-    # it is called by another name than that of a command that gives its claim back.
+    # The claim is not released: this tells conductors to clear up after the end, and to remove commands to hosts.  The
+    # claim's owner does not begin with `OPERATOR`, which stands for a command that releases its claim.
     return move
 
 
@@ -143,7 +144,7 @@ def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
 
 
 def _require_rests_at(session: orm.Session, move: Move, step: str) -> Begun:
-    """Find the step as the flow left it; raises unless the move rests there."""
+    """Find the step as the flow left it; raises Refused unless the move rests there."""
     found = begun(session, move.flow_uuid)
     short = move.id[:SHORT]
     if not found:
@@ -162,13 +163,13 @@ def _require_no_reader(session: orm.Session, move: Move, step: str) -> None:
     readers = [each.step_name() for each in steps if gives and gives in each.needs]
     if readers:
         raise Refused(
-            f"step {readers[0]} reads what step {step} found, and nobody can tell that for it: mend what it met, then "
-            f"droveway move retry {move.id[:SHORT]}"
+            f"step {readers[0]} needs the result of step {step}, and nobody can give that by hand: mend what step "
+            f"{step} failed on, then droveway move retry {move.id[:SHORT]}"
         )
 
 
 def _fence(session: orm.Session, claim: Claim | None, who: str) -> None:
-    """Whoever had the move before writes nothing any more."""
+    """Take the claim, so that whoever had the move before can write nothing any more."""
     if claim is not None:
         claim.epoch = fencing.next_epoch(session.connection())
         claim.owner = f"{OPERATOR}{who}"

@@ -1,7 +1,8 @@
 """Writes into a Placement that was put back from an older copy what a move's last step left there.
 
-The server's and the migration's consumers are written together, as moves write them.  Where the move rests the server
-gets for its ports what they ask for now.  What somebody else holds by them stays: then nothing is written.
+The allocations of both consumers, the server and the migration, are written together, as moves write them.  If the move
+is at a rest, the server gets for its ports what they ask for now.  Nothing is written when one of the consumers holds
+something that no move of the server gave it: somebody else wrote that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _REFUSALS: Final = ("allocation-conflict", "no-capacity")
 """Codes of writes that Placement did not take."""
 
 _GROUP: Final = re.compile(r"resources[a-zA-Z0-9_-]+:(.+)")
-"""What a flavor asks for in a group with a name of its own."""
+"""The resource that a flavor asks for in a named request group."""
 
 _NODES: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
     ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)), ComputeNode.deleted == 0
@@ -56,7 +57,7 @@ Request = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class _Consumer:
-    """One of the two that a move holds by."""
+    """One of the two consumers of a move, with what it holds and what it should hold."""
 
     id: str
     kind: str
@@ -65,20 +66,20 @@ class _Consumer:
     wanted: Request
 
     @property
-    def right(self) -> bool:
+    def is_right(self) -> bool:
         return self.found.allocations == resources_of(self.wanted)
 
     @property
-    def written(self) -> bool:
-        """Whether Placement has to be told: it knows no consumer that never held anything."""
+    def needs_writing(self) -> bool:
+        """Tell whether to write it at all: Placement does not know a consumer that never held anything."""
         return bool(self.found.allocations or self.wanted["allocations"])
 
 
 def write(site: Site, found: Left) -> list[str]:
-    """Compare, write what differs, and say it; nothing is written where nothing does.
+    """Write the allocations that differ, and return what was changed; empty when nothing differed.
 
-    Raises `droveway.errors.Refused` where the cell has the server elsewhere or with another flavor, and where one of
-    the consumers holds what no move of the server made.
+    Raises `droveway.errors.Refused` where the cell has the server on another host or with another flavor, and where one
+    of the consumers holds something that no move of the server gave it.
     """
     move = found.move
     nodes = _nodes(site, found)
@@ -94,12 +95,12 @@ def write(site: Site, found: Left) -> list[str]:
     names = {node: host for host, node in nodes.items()}
     for each in both:
         _require_moves_own(placement, each, names, resources_of(server) | resources_of(migration), move)
-    if all(each.right for each in both):
+    if all(each.is_right for each in both):
         return []
     owner = next((each.found for each in both if each.found.project_id), None)
     try:
         placement.rewrite(
-            {each.id: (each.found, each.wanted, each.kind) for each in both if each.written},
+            {each.id: (each.found, each.wanted, each.kind) for each in both if each.needs_writing},
             project_id=owner.project_id if owner is not None else found.record.project_id,
             user_id=owner.user_id if owner is not None else found.record.user_id,
         )
@@ -111,12 +112,12 @@ def write(site: Site, found: Left) -> list[str]:
         f"allocations of {each.whose}: {_text(each.found.allocations, names)} -> "
         f"{_text(resources_of(each.wanted), names)}"
         for each in both
-        if not each.right
+        if not each.is_right
     ]
 
 
 def _nodes(site: Site, found: Left) -> dict[str, str]:
-    """Each host that a move of the server went from or to, with its provider: an older copy may have it on any."""
+    """Return host → provider for every host of the server's moves: an older copy may have an allocation on any."""
     with site.journal.read() as session:
         rows = session.execute(_EARLIER, {"server": found.move.server}).all()
     hosts = sorted({host for row in rows for host in row if host})
@@ -130,7 +131,7 @@ def _nodes(site: Site, found: Left) -> dict[str, str]:
 
 
 def _require_row(session: orm.Session, found: Left) -> None:
-    """Raise Refused unless its cell has the server as the journal left it: in the middle of a flow on either side."""
+    """Raise Refused unless its cell has the server as the journal left it; in mid-flow it may be on either host."""
     move, cell = found.move, found.mapped_cell
     row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
     if row is None:
@@ -148,20 +149,20 @@ def _require_row(session: orm.Session, found: Left) -> None:
     has, should = (objects.flavor_data(flavor).get("name") for flavor in (present, found.flavor))
     raise Refused(
         f"server {move.server_name} is on {row.host} with the flavor {has} in cell {cell}, and the journal "
-        f"left it on {found.home} with {should}: was that database put back too, settle it first with "
+        f"left it on {found.home} with {should}: if that database was put back too, settle it first with "
         f"--cell {cell}"
     )
 
 
 def _sizes(flavor: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What of a flavor decides what is held."""
+    """Return what of a flavor decides how much is held."""
     data = objects.flavor_data(dict(flavor))
     names = ("id", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap")
     return (*(data[name] for name in names), data.get("extra_specs") or {})
 
 
 def _wanted(site: Site, found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> tuple[Request, Request]:
-    """What the server and the migration are to hold."""
+    """Return what the server and what the migration should hold."""
     nothing: Request = {"allocations": {}}
     if found.books is Books.NOTHING:
         return nothing, nothing
@@ -173,7 +174,7 @@ def _wanted(site: Site, found: Left, nodes: Mapping[str, str], held: Iterable[Al
 
 
 def _destination(site: Site, found: Left, nodes: Mapping[str, str]) -> Request:
-    """Return what the move claimed; at a rest with what ports ask for now, whose policies may have changed since."""
+    """Return what the move claimed; at a rest with what ports ask for now, since their policies may have changed."""
     if found.claimed is None:
         node = nodes[found.host_of(Side.DESTINATION)]
         claimed: Request = _request({node: _amounts(found, found.record.new_flavor)})
@@ -197,7 +198,11 @@ def _destination(site: Site, found: Left, nodes: Mapping[str, str]) -> Request:
 def _given(
     placement: Placement, port: Port, asks: PortResources, found: Left, claimed: Request, node: str
 ) -> dict[str, str]:
-    """Return group → provider: whom the port's binding names on the destination, else who was claimed for that kind."""
+    """Return which provider gives each request group of the port.
+
+    It is the one that the port's binding names, if the port is bound on the destination.  Otherwise it is the one that
+    the move claimed for a group of the same kind.
+    """
     mappings = claimed.get("mappings") or {}
     before = [known.resources for known in found.record.ports if known.port == port.id]
     given: dict[str, str] = {}
@@ -206,14 +211,18 @@ def _given(
             given = asks.named(asks.renamed(asked, named))
     if port.host == found.host_of(Side.DESTINATION):
         for group, provider in asks.named(port.profile.get(ALLOCATION)).items():
-            # Whoever is named wrongly gives nothing: the audit tells of the binding.
+            # A provider that is not of the destination is not used: the audit reports such a binding.
             if placement.has_provider(provider) and placement.root_of(provider) == node:
                 given[group] = provider
     return given
 
 
 def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> Request:
-    """What one of the two holds there already, if it adds up: disk may be another provider's; else all of the node."""
+    """Return what is to be held on the source.
+
+    A consumer that holds the right sum there already keeps that: its disk may be with another provider.  Otherwise the
+    old flavor is held of the source's node, and for ports what was recorded before the move.
+    """
     node, wanted = nodes[found.move.source_host], _amounts(found, found.record.old_flavor)
     of_ports = held_by_ports(found.record)
     for each in held:
@@ -246,7 +255,7 @@ def _require_moves_own(
     placement: Placement, each: _Consumer, names: Mapping[str, str], wanted: Mapping[str, Any], move: Move
 ) -> None:
     unknown = sorted(each.found.allocations.keys() - names.keys() - wanted.keys())
-    # What a port holds is a provider's below a host's.
+    # What is held for a port is of a provider below the host's own.
     others = [provider for provider in unknown if placement.root_of(provider) not in names]
     if others:
         raise Refused(

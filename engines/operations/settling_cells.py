@@ -1,8 +1,8 @@
-"""Writes into a database that was put back from an older copy what the journal left there of one move.
+"""Settles a database that was put back from an older copy: writes what one move had left there, by its journal.
 
-At a rest, after the end, and wherever the move is parked.  Hosts are asked first: the guest runs nowhere but where the
-server is to live, and at a rest that host shows its disks whole.  Nothing is started or moved, and nothing is deleted
-but rows in a cell that the server has left.
+This is done for a move that is at a rest, or parked anywhere.  Hosts are asked first: the guest must run nowhere but
+where the server is to live.  At a rest that host must also show the server's disks whole.  Nothing is started or moved.
+Nothing is deleted but rows in a cell that the server has left.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from droveway.printable import SHORT
 from droveway.scheduler.hosts import zone_of
 
 PLACEMENT: Final = "placement"
-"""The same of Placement."""
+"""The name under which Placement's database is given."""
 
 STEP: Final = "settle_cell"
-"""The history's row of it."""
+"""What stands for the step in the history's row of such a settlement."""
 
 _KNOWN: Final = frozenset({*left.RESTS, State.NEEDS_OPERATOR, State.DELETING})
-"""Where no conductor is at the move; one that is held is not either."""
+"""The states in which no conductor runs the move.  A move that is held is not run either, whatever its state."""
 
 _LEFT_ALONE: Final = (Evacuated.code, "left-as-is")
-"""Codes of moves that ended where they stood."""
+"""Error codes of moves that ended as they stood, without bringing their server to a known state."""
 
 _ENDED_AS: Final = {State.DONE: MigrationStatus.CONFIRMED, State.REVERTED: MigrationStatus.REVERTED}
-"""How the migration of a move ends; any other's with an error."""
+"""The status with which the migration of an ended move ends; for any other end it is ``error``."""
 
 _MARKED: Final = sa.select(MoveStep.move_id).where(
     MoveStep.step.in_(left.FIRST_MARKS),
@@ -103,10 +103,10 @@ class _Case:
 
 
 def settle(site: Site, coordination: Coordination, name: str, where: str, *, who: str, reason: str) -> list[str]:
-    """Write it, and return what differed; nothing is written where nothing does.
+    """Write into the database ``where`` what the move left there, and return what differed; empty if nothing did.
 
-    Raises `droveway.errors.Refused` for a move that a conductor may be at, another cell, a server on which somebody is
-    at work, and when the hosts do not show what the rows are to say, and raises as
+    Raises `droveway.errors.Refused` in these cases: a conductor may have the move; ``where`` is none of its databases;
+    somebody else is at work on the server; the hosts do not show what the rows should say.  Raises too as
     `droveway.engines.conductor.incarnation.require` does.
     """
     if not reason.strip():
@@ -153,18 +153,21 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
 
 @contextlib.contextmanager
 def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, asks: bool) -> Iterator[int]:
-    """Claim the move, and give it back; with ``asks`` hosts take questions meanwhile, of a move that has ended too."""
+    """Claim the move, and give it back.
+
+    With ``asks`` hosts are to be asked meanwhile.  If the move has ended, its tombstone is lifted for that time.
+    """
     epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
     opens = asks and State(move.state) in ENDED
     try:
         if asks:
-            # Before any host is told of it, as with each other epoch.
+            # The mark is raised before any host is told of the epoch.
             incarnation.raise_mark(coordination, incarnation.require(coordination, site.journal), epoch)
         if opens:
             fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
         yield epoch
     finally:
-        # The claim stays where the tombstone could not be written: a conductor clears up after it.
+        # If the tombstone cannot be written, the claim is not released: a conductor then clears up.
         if opens:
             fencing.write_tombstone(coordination, move.id, epoch)
         fencing.release(site.journal, move.id, epoch)
@@ -177,7 +180,7 @@ class _Shown:
     running: bool
     """Whether the guest runs where the server is to live."""
     connectors: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """By what each host that answered gets volumes."""
+    """Host that answered → the connector by which it gets volumes."""
 
 
 def _write(case: _Case, where: str, epoch: int, shown: _Shown) -> list[str]:
@@ -196,7 +199,10 @@ def _write(case: _Case, where: str, epoch: int, shown: _Shown) -> list[str]:
 
 @contextlib.contextmanager
 def _fenced(case: _Case, epoch: int) -> Iterator[None]:
-    """Let nobody else write the server's rows, in either cell; what a flow that is parked has of its own stays."""
+    """Keep everybody else from writing the server's rows in the move's cells.
+
+    Afterwards the fences are dropped only if the move is at a rest.  A parked flow still needs its fences.
+    """
     cells, server = case.site.cells, case.move.server
     if away := cells.away(case.cells) if case.left.between else []:
         raise Refused(f"the database of cell {away[0]} does not answer, and the move has rows there: start it first")
@@ -224,8 +230,8 @@ def _require_known(session: orm.Session, move: Move, where: str) -> None:
         raise Refused(f"move {short} of {move.server_name} is in cell {named}, not in {where}")
     if not kinds.of(move.kind).leaves_known_rows or not (state in _KNOWN or move.hold):
         raise Refused(
-            f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known where it "
-            f"rests: droveway move show {short} tells what can be done"
+            f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known only while "
+            f"it rests: droveway move show {short} tells what can be done"
         )
     if state in ENDED and move.delete_requested:
         raise Refused(f"server {move.server_name} was deleted with move {short}, so nothing of it is written")
@@ -248,7 +254,7 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         site,
         coordination,
         Resting(move, flow, STEP, "execute", sequence, found.record),
-        so=f"so nothing of move {move.id[:SHORT]} is written: mend that, then ask again",
+        ending=f"so nothing of move {move.id[:SHORT]} is written: mend that, then ask again",
     )
     home = found.home
     others = {move.source_host, checks.destination, found.host_of(Side.RETURN)} - {"", home}
@@ -284,7 +290,7 @@ def _write_cell(case: _Case, where: str, epoch: int) -> list[str]:
     with contextlib.ExitStack() as claim, cells.transaction(where, move.server, epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         left.require_own(session, found, row)
-        if settling_copies.goes(session, move.server):
+        if settling_copies.is_being_removed(session, move.server):
             return []
         was_hidden = bool(row.hidden)
         migration = _migration(session, case, writing, named)
@@ -307,7 +313,7 @@ def _write_cell(case: _Case, where: str, epoch: int) -> list[str]:
 
 
 def _hosts(case: _Case, where: str) -> set[str]:
-    """The move's hosts in that cell."""
+    """Return the move's hosts in that cell."""
     found = case.left
     sides = (Side.SOURCE, Side.RETURN, Side.DESTINATION)
     return {found.host_of(side) for side in sides if found.cell_of(side) == where} - {""}
@@ -332,7 +338,7 @@ def _zone(case: _Case) -> str | None:
 
 
 def _named_destination(case: _Case, where: str) -> dict[str, Any]:
-    """What the migration says of the alternate that it names; the number of its node is its own cell's alone."""
+    """Return what the migration should say of its destination; a node's number is only given in the node's own cell."""
     found = case.left
     if not found.stands.attempt or not (host := found.host_of(Side.DESTINATION)):
         return {}
@@ -349,7 +355,7 @@ def _named_destination(case: _Case, where: str) -> dict[str, Any]:
 
 
 def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
-    """The server's other moves that ended, by their uuids: how their migrations did."""
+    """Return the id of each other move of the server that has ended → the status of its migration."""
     ended = sa.select(Move.id, Move.state).where(
         Move.server == move.server, Move.id != move.id, Move.state.in_([state.value for state in ENDED])
     )
@@ -357,20 +363,20 @@ def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
 
 
 def _end_earlier(session: orm.Session, move: Move, ended: dict[str, str], writing: Writing) -> None:
-    """What the copy has of earlier moves as under way has ended since."""
+    """End the migrations of earlier moves that the older copy still has under way."""
     for row in session.scalars(_OPEN, {"server": move.server, "move": move.id}).all():
         if row.uuid in ended:
             writing.set(row, status=ended[row.uuid])
 
 
 def _migration(session: orm.Session, case: _Case, writing: Writing, named: Mapping[str, Any]) -> cell.Migration | None:
-    """The move's row; one is only made where the journal knows that the move had made it."""
+    """Correct the move's migration; make one that is missing only if the journal knows that the move had made it."""
     move, found = case.move, case.left
     row = servers.migration(session, move.id)
     status = found.stands.status
     if status is None:
         if row is not None and found.rests:
-            # Its insertion was committed and never noted.
+            # The row was inserted, and the journal did not get to record it.
             writing.set(row, status=MigrationStatus.ERROR)
         return row
     if row is None:
@@ -409,7 +415,7 @@ def _write_server(session: orm.Session, case: _Case, writing: Writing, row: cell
 
 
 def _place(session: orm.Session, found: Left) -> dict[str, Any]:
-    """Host and node; those of a hidden copy are names of the other cell."""
+    """Return host and node; those of a hidden copy are in the other cell, so that no node's number is given."""
     if not found.home:
         return {"host": None, "node": None, "compute_id": None}
     if found.stands.hidden:
@@ -419,7 +425,7 @@ def _place(session: orm.Session, found: Left) -> dict[str, Any]:
 
 
 def _write_traces(session: orm.Session, case: _Case, writing: Writing, migration: cell.Migration | None) -> None:
-    """The flavors, the migration's context and the state before, which stand while the move needs them."""
+    """Write the flavors, the migration context and the old vm_state, which stand while the move needs them."""
     found, server = case.left, case.move.server
     extra, stands = servers.extra_row(session, server), found.stands
     slots = {
@@ -436,10 +442,11 @@ def _write_traces(session: orm.Session, case: _Case, writing: Writing, migration
 
 
 def _write_volumes(session: orm.Session, case: _Case, writing: Writing) -> None:
-    """By Cinder: each volume's complete attachment, on the host that the journal has it on, or else where it is.
+    """Write into the rows which attachment each volume has in Cinder.
 
-    Of a server on no host each volume has one that leads nowhere.  A hidden copy in the target's cell gets them once it
-    is shown.
+    That is a complete one on the host where the journal has the volume, or else a complete one on another host.  If the
+    server should be on no host, it is one that is connected to none.  A hidden copy in the target's cell is left alone:
+    its rows are written when it is shown.
     """
     if case.left.stands.hidden and not case.left.in_source:
         return
@@ -462,7 +469,7 @@ def _write_volumes(session: orm.Session, case: _Case, writing: Writing) -> None:
 
 
 def _write_api(case: _Case, epoch: int) -> list[str]:
-    """The request spec, with the flavor that the move's steps have given it, and the cell that the server is in."""
+    """Write the request spec, with the flavor that the move has given it, and map the server to its cell."""
     writing, record = Writing(), case.left.record
     wanted = objects.decode(record.request_spec)
     if case.left.new_spec:

@@ -1,7 +1,7 @@
-"""Writes what a move between cells, a shelve or an unshelve left beside the server's own columns.
+"""Settles what only moves between cells, shelves and unshelves have left in a database that was put back.
 
-A copy that is missing is made anew of the other one, one of a cell that the server has left is removed, and what users
-wrote is taken from the copy that still has it.
+After a move between cells, a copy of the server that is missing in one cell is made anew from the copy in the other.  A
+copy in a cell that the server has left is removed.  What users wrote is taken from the copy that still has it.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ _ROW: Final = sa.select(Instance).where(Instance.uuid == sa.bindparam("server"))
 
 @dataclasses.dataclass
 class Writing:
-    """Changes rows and tells what it changed."""
+    """Changes rows, and keeps a list of what it changed."""
 
     written: list[str] = dataclasses.field(default_factory=list)
 
     def set(self, row: Any, **wanted: Any) -> None:
-        """Set columns to what they are to say."""
+        """Set columns to these values."""
         for column, value in wanted.items():
             present = getattr(row, column)
             if present != value:
@@ -73,7 +73,7 @@ class Writing:
                 setattr(row, column, value)
 
     def set_json(self, row: Any, column: str, wanted: dict[str, Any] | None) -> None:
-        """Set a column with JSON, unless it says the same in other words."""
+        """Set a column that holds JSON, unless it holds the same already, however written."""
         present = getattr(row, column)
         if (None if present is None else objects.decode(present)) != wanted:
             self.written.append(f"{row.__tablename__}.{column}: as the move left it")
@@ -81,9 +81,9 @@ class Writing:
 
 
 def insert(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
-    """Make a copy that the cell lacks of the other one, hidden; what it is to say comes after.
+    """Make the copy that a cell lacks from the one in the other cell; it is hidden, and the caller corrects it then.
 
-    Nothing where the cell has rows of the server, deleted ones too.
+    Does nothing where the cell has rows of the server, even deleted ones.
     """
     move = found.move
     if not found.between or site.cells.has(cell, move.server):
@@ -107,33 +107,33 @@ def insert(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
 
 
 def counted(site: Site, cell: str, server: str) -> set[str]:
-    """Find the host of the cell that counts the server by its rows as they are: one of an earlier time."""
+    """Find the host that the server's present rows name, which counts it: in an older copy it may be another."""
     with site.cells.database(cell).read() as session:
         host = session.scalar(_HOST, {"server": server})
     return set() if host is None else {host}
 
 
 def hold(claim: contextlib.ExitStack, session: orm.Session, site: Site, move: Move, epoch: int) -> None:
-    """Let the transaction commit before anybody else can claim the move: its rows are locked by then."""
+    """Lock the claim until the transaction ends: nobody can claim the move before these changes are committed."""
     session.flush()
     claim.enter_context(fencing.writing(site.journal, move.id, epoch))
 
 
 def other(site: Site, found: Left, cell: str) -> copies.Copy | None:
-    """Read the copy in the other cell of the move; None where there is to be none, or is none, or a part of one."""
+    """Read the copy in the other cell of the move; None if there should be none, is none, or only a part of one."""
     move, side = found.move, Side.SOURCE
     if found.side_of(cell) is Side.SOURCE:
         side = Side.DESTINATION
     if not found.between or not found.copies.of(side).here:
         return None
     with site.cells.database(found.cell_of(side)).read() as session:
-        if servers.is_gone(session, move.server) or goes(session, move.server):
+        if servers.is_gone(session, move.server) or is_being_removed(session, move.server):
             return None
         return copies.read(session, move.server)
 
 
 def known(site: Site, move_id: str) -> dict[str, str]:
-    """Find the digests of what users had written, as the move's last look at both copies left them."""
+    """Find the digests of what users had written, from when the move last compared both copies."""
     with site.journal.read() as session:
         for result in session.scalars(_CARRIED, {"move": move_id}):
             if other_copy.DIGESTS in result:
@@ -142,10 +142,10 @@ def known(site: Site, move_id: str) -> dict[str, str]:
 
 
 def carry(session: orm.Session, site: Site, found: Left, theirs: copies.Copy) -> list[str]:
-    """Take from the other copy what users wrote that an older one, which was hidden or is to be, lacks.
+    """Take into this copy, which was put back, what users wrote into the other copy; return what was taken or lost.
 
-    Where both differ from what the journal knows, the copy that the server is mapped to is right; what that had and
-    neither has any more is named.
+    Where both copies differ from the digests in the journal, the copy that the server is mapped to is right.  If this
+    one is the mapped copy, what users wrote into it last is lost, and named.
     """
     ours, both = copies.read(session, found.move.server), known(site, found.move.id)
     new, old = late_writes.values(theirs), late_writes.values(ours)
@@ -163,19 +163,19 @@ def carry(session: orm.Session, site: Site, found: Left, theirs: copies.Copy) ->
 
 
 def mark(session: orm.Session, found: Left) -> None:
-    """Let a copy say by which move it was made, where a flow of that runs."""
+    """Write into a copy by which move it was made, while the forward flow of that move is under way."""
     unmigrated = found.stands.hidden and not kinds.of(found.move.kind).has_migration
     if found.between and found.forward and (unmigrated or not found.in_source):
         servers.set_system_metadata(session, found.move.server, MOVE_KEY, found.move.id)
 
 
-def goes(session: orm.Session, server: str) -> bool:
-    """Tell whether a copy is being removed, so that what is missing in it is right."""
+def is_being_removed(session: orm.Session, server: str) -> bool:
+    """Tell whether the copy is being removed; then it may lack rows."""
     return servers.system_metadata(session, server).get(MOVE_KEY, "").endswith(GOING)
 
 
 def remove(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
-    """Hide the copy in a cell that the server has left, and remove it for good; nothing where none is.
+    """Hide the copy in a cell that the server has left, and remove it for good; do nothing where there is none.
 
     Raises `droveway.errors.Refused` unless the server is mapped to the other cell, which has it whole and visible.
     """
@@ -199,9 +199,9 @@ def remove(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
                     f"cell {cell} says that server {move.server_name} was deleted there, and it lives in cell {home}: "
                     "droveway audit says what else it finds"
                 )
-            if not goes(session, move.server):
+            if not is_being_removed(session, move.server):
                 left.require_own(session, found, row)
-                # Whoever reads the cell meanwhile finds a copy at rest.
+                # Whoever reads the cell meanwhile finds a hidden copy whose guest is off.
                 row.hidden, row.power_state, row.compute_id = True, PowerState.SHUTDOWN, None
                 row.host, row.node = found.host_of(found.copies.home.side) or None, None
                 servers.set_system_metadata(session, move.server, MOVE_KEY, f"{move.id}{GOING}")
@@ -223,18 +223,18 @@ def map_home(session: orm.Session, site: Site, found: Left) -> list[str]:
                 f"cell {home}, to which server {move.server_name} is to be mapped, has no row of it: settle it first, "
                 f"with droveway move settle {move.id[:SHORT]} --cell {home}"
             )
-    mappings.switch(session, move.server, found.cell_of(_beside(found)), home, deleting=True)
+    mappings.switch(session, move.server, found.cell_of(_unmapped_side(found)), home, deleting=True)
     return [f"instance_mappings.cell_id: {present or 'none'} -> {home}"]
 
 
 def shelved_on(site: Site, found: Left) -> str | None:
-    """Name the host that the server was on when it was shelved last; None where that was not by Droveway."""
+    """Name the host that the server was on when it was last shelved; None if Droveway did not shelve it."""
     with site.journal.read() as session:
         return found.move.source_host or session.scalar(_SHELVED_ON, {"server": found.move.server})
 
 
 def write_shelved(session: orm.Session, found: Left, writing: Writing, host: str | None) -> None:
-    """What the system metadata and the server's row say of a server that is shelved, or was, on that ``host``."""
+    """Write the system metadata and columns of a server that is shelved, or was, on that ``host``."""
     move, record, state = found.move, found.record, found.stands.vm_state
     row = servers.find(session, move.server)
     offloads = found.stands.side is Side.NOWHERE
@@ -258,7 +258,7 @@ def write_shelved(session: orm.Session, found: Left, writing: Writing, host: str
 
 
 def _image(found: Left) -> str | None:
-    """The image that the rows are to name."""
+    """Return the image that the rows should name; None for none."""
     if found.stands.vm_state is Vm.ACTIVE or found.record.boot_from_volume:
         return None
     if kinds.of(found.move.kind).begins_offloaded:
@@ -267,7 +267,7 @@ def _image(found: Left) -> str | None:
     return images.image_of(found.move.id) if shelved else None
 
 
-def _beside(found: Left) -> Side:
+def _unmapped_side(found: Left) -> Side:
     return Side.SOURCE if found.copies.mapped is Side.DESTINATION else Side.DESTINATION
 
 

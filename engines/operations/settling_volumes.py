@@ -1,7 +1,8 @@
-"""Makes the attachments anew that a Cinder lacks which was put back from an older copy.
+"""Settles a Cinder that was put back from an older copy: makes the attachments anew that it lacks.
 
-Each volume of the server gets one on the host that the move's last step had attached it to, and the server's row in its
-cell names it.  No guest may run meanwhile: it would go on by an attachment that Cinder is about to replace.
+Each volume of the server gets an attachment on the host to which the move's last step had attached it, and the server's
+row in its cell names that.  The guest may not run meanwhile: it would go on using an attachment that Cinder is about to
+replace.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ CINDER: Final = "cinder"
 
 
 def write(site: Site, found: Left, connectors: Mapping[str, Mapping[str, Any]], epoch: int, *, runs: bool) -> list[str]:
-    """Attach what is not attached as the move left it, and say what was done; ``runs``: whether the guest does.
+    """Attach what is not attached as the move left it, and return what was done.
 
-    ``connectors``: of the hosts that answered, by their names.  Raises `droveway.errors.Refused` where the guest runs,
-    and where the host that the volumes belong to did not answer.
+    ``runs``: whether the guest runs; ``connectors``: those of the hosts that answered, by host.  Raises
+    `droveway.errors.Refused` where the guest runs, and where the host that the volumes belong to did not answer.
     """
     where, server, writing = found.mapped_cell, found.move.server, Writing()
     host = found.host_of(found.stands.attachments)
@@ -53,7 +54,7 @@ def _held(site: Site, found: Left, row: cell.BlockDeviceMapping) -> dict[str, At
 
 
 def _is_right(site: Site, found: Left, row: cell.BlockDeviceMapping, host: str) -> bool:
-    """Tell whether the attachment that the row names is there, and leads where it should."""
+    """Tell whether the attachment that the row names is there, and is connected to the right host, or to none."""
     named = _held(site, found, row).get(row.attachment_id or "")
     if named is None:
         return False
@@ -80,7 +81,7 @@ def _attach(
             f"nothing more of move {found.move.id[:SHORT]} is written: start its worker, then ask again"
         )
     whole = [] if nowhere else sorted(each.id for each in held.values() if _leads_to(each, host))
-    # What a flow under way has reserved stays its own.
+    # Attachments that a flow under way has reserved are left to it.
     new = whole[0] if whole else volumes.create_attachment(volume, found.move.server, known=held.keys())
     for other in sorted(held.values(), key=lambda each: each.id):
         if other.id != new and (other.connected or found.rests):

@@ -1,11 +1,11 @@
-"""Asking for a shelve or an unshelve: facts, preconditions, destination, then the row that is the move."""
+"""Accepts shelves and unshelves: reads facts, checks the rules, looks for a destination, then files the move."""
 
 from __future__ import annotations
 
 import getpass
 
 from droveway.engines.conductor import eligibility
-from droveway.engines.operations import facts as lab_facts
+from droveway.engines.operations import facts as server_facts
 from droveway.engines.operations import submit
 from droveway.engines.site.site import Site
 from droveway.flows.graph import Graph
@@ -20,7 +20,7 @@ def shelve(site: Site, server: str, *, discard_ephemeral: bool = False, reason: 
 
     With ``discard_ephemeral`` what the server's ephemeral disk holds is given up.
     """
-    facts = lab_facts.of_shelve(site, server, discard_ephemeral=discard_ephemeral)
+    facts = server_facts.of_shelve(site, server, discard_ephemeral=discard_ephemeral)
     graph = _permitted(site, facts)
     submit.require_able(site, facts.server.host, graph)
     return _accept(site, facts, graph, reason)
@@ -34,14 +34,14 @@ def unshelve(
     Raises `droveway.errors.Refused` and changes nothing when a rule forbids it, or when no host could take the server
     now.
     """
-    facts = lab_facts.of_unshelve(site, server, host=host, to_cell=to_cell)
+    facts = server_facts.of_unshelve(site, server, host=host, to_cell=to_cell)
     graph = _permitted(site, facts)
     submit.choose(site, facts, graph)
     return _accept(site, facts, graph, reason)
 
 
 def _permitted(site: Site, facts: Facts) -> Graph:
-    """The graph by which the move would go; raises Refused when a rule forbids the move."""
+    """Return the graph by which the move would go; raises Refused when a rule forbids the move."""
     preconditions.check(facts)
     return eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
 

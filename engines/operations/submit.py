@@ -1,4 +1,4 @@
-"""Asking for a move: facts, preconditions, destination, then the row that is the move."""
+"""Accepts moves: reads facts, checks the rules, looks for destinations, then files the move."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from droveway.engines.conductor import eligibility
-from droveway.engines.operations import facts as lab_facts
+from droveway.engines.operations import facts as server_facts
 from droveway.engines.operations import sending
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
@@ -53,27 +53,27 @@ class MoveSpec:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """A wish that can be met: its facts and where the server would go."""
+    """A move that is possible: its facts, and where the server would go."""
 
     facts: Facts
     selection: Selection
     graph: Graph
-    """By which its move would go."""
+    """The graph by which the move would go."""
 
     @property
     def places(self) -> list[str]:
-        """Name the destination and its alternates, each of another cell with that cell's name."""
+        """Name the destination and its alternates; hosts of another cell are named with that cell."""
         own = self.facts.server.cell
         return [place(own, chosen.cell, chosen.host) for chosen in self.selection.chosen]
 
 
 def examine(site: Site, spec: MoveSpec) -> Feasibility:
-    """Whether the wish can be met now; raises `droveway.errors.Refused` with the rule that it breaks."""
+    """Find out how the move would go now; raises `droveway.errors.Refused` with the rule that it breaks."""
     if spec.flavor is not None and spec.host is not None:
         raise Refused(
             "a resize takes no destination host and a migration no flavor: give --flavor or --to-host, not both"
         )
-    facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host, to_cell=spec.to_cell)
+    facts = server_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host, to_cell=spec.to_cell)
     preconditions.check(facts)
     graphs, barred = _graphs(site, facts)
     selection = _schedule(site, facts, graphs, barred)
@@ -89,7 +89,7 @@ def choose(site: Site, facts: Facts, graph: Graph) -> Selection:
 
 
 def _graphs(site: Site, facts: Facts) -> tuple[dict[str, Graph], dict[str, str]]:
-    """Find the graph that leads into each cell that the server may go to, and why it may not go to the others.
+    """Find the graph of a move into each cell that the server may go to, and why it may not go to the other cells.
 
     Raises Refused where the server's host cannot take part in a move within its cell, or into the one that was named.
     """
@@ -149,7 +149,10 @@ def submit(site: Site, spec: MoveSpec) -> Move:
 
 
 def _confirm_seconds(site: Site, spec: MoveSpec) -> int:
-    """Seconds until the policy's deadline; raises Refused for one that no guest can meet, or nobody may ask after."""
+    """Return the seconds until the policy's deadline.
+
+    Raises Refused for a deadline that no guest can meet, and for the policy `healthy` when no host may be asked.
+    """
     conf = site.conf.confirm
     if spec.policy == MANUAL:
         if spec.confirm_seconds is not None:
@@ -172,7 +175,7 @@ def _confirm_seconds(site: Site, spec: MoveSpec) -> int:
 
 
 def _keep_seconds(site: Site, spec: MoveSpec, source: str) -> int:
-    """Seconds for which the source's disks are kept after confirm; raises Refused where nobody could purge them."""
+    """Return for how many seconds the source keeps its disks after confirm; raises Refused if it cannot purge them."""
     seconds = int(site.conf.confirm.keep_source if spec.keep_seconds is None else spec.keep_seconds)
     if not seconds:
         return seconds
@@ -184,7 +187,7 @@ def _keep_seconds(site: Site, spec: MoveSpec, source: str) -> int:
 
 
 def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> str:
-    """Keep a plan so that `--from-plan` can name it; its id."""
+    """Store a plan so that `--from-plan` can name it, and return its id."""
     plan = str(uuid.uuid4())
     facts = feasibility.facts
     inputs = {
@@ -204,7 +207,7 @@ def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> st
 
 
 def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
-    """The wish that the plan was made for; raises Refused when the plan no longer holds."""
+    """Return the request that the plan was made for; raises Refused when the plan no longer holds."""
     with site.journal.read() as session:
         found = list(
             session.scalars(sa.select(Plan).where(Plan.id.startswith(str(spec.plan), autoescape=True)).limit(2))
@@ -245,9 +248,9 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
 
 
 def require_able(site: Site, source: str | None, graph: Graph) -> frozenset[str]:
-    """What workers have to know for a move by the graph.
+    """Return the actions that workers have to know for a move by the graph.
 
-    Raises Refused when the source's worker, if there is a source, is too old for it, or may not be asked for it.
+    Raises Refused when the source's worker, if there is a source, does not know one, or a pinned level forbids one.
     """
     pinned = site.conf.upgrade_levels.worker
     wanted = eligibility.needed(pinned, graph)
@@ -264,7 +267,7 @@ def require_able(site: Site, source: str | None, graph: Graph) -> frozenset[str]
 def _states(site: Site, facts: Facts, graphs: Mapping[str, Graph]) -> list[HostState]:
     pinned = site.conf.upgrade_levels.worker
     with site.journal.read() as session:
-        # One answer a kind: most of what is asked for is asked of any host.
+        # Read once for each kind of graph: the answer does not depend on the cell.
         of_kind = {
             graph.kind: eligibility.ineligible(session, eligibility.needed(pinned, graph)) for graph in graphs.values()
         }

@@ -1,8 +1,8 @@
-"""Lets a move wait for its confirm or revert again whose server somebody else has put in a state that bars both.
+"""Lets a move wait again for its confirm or revert, after somebody else has brought its server into another state.
 
-Nova's reset-state, a confirm or revert of Nova's that died, and a task that never ended leave rows of which neither
-end may begin, and none of them passes by itself.  A person says that nobody is at work on the server any more; then the
-rows are written as the move's last step left them.
+Nova's reset-state, a confirm or revert of Nova's that died, and a task that never ended leave rows with which neither a
+confirm nor a revert may begin.  None of these states ends by itself.  A person says that nobody is at work on the
+server any more; then the rows are written as the move's last step left them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from droveway.printable import SHORT
 from droveway.scheduler.server_rules import STOOD, WAITED
 
 RESET: Final = "openstack server set --state active SERVER"
-"""What ends a task of Nova's that never ends by itself."""
+"""The command that ends a task of Nova's that never ends by itself."""
 
 _FLOW: Final = (
     sa.select(MoveFlow)
@@ -44,10 +44,10 @@ _FLOW: Final = (
 
 
 def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: str) -> Move:
-    """Write the rows of a server that waits as the forward flow left them; its policy's time begins again.
+    """Write the rows of a waiting server as the forward flow left them, and let its policy's time begin anew.
 
-    Raises `droveway.errors.Refused` for any other step, and where the rows say that it waits already, that it lives on
-    another host, or that something is being done to it.
+    Raises `droveway.errors.Refused` for any step but `LAST`.  Also where the rows say that the server waits already,
+    that it lives on another host, or that something is being done to it.
     """
     short = move.id[:SHORT]
     if not reason.strip():
@@ -110,7 +110,7 @@ def _rows(session: orm.Session, move: Move) -> tuple[Instance, Migration]:
 
 
 def _require_barred(move: Move, row: Instance, migration: Migration) -> None:
-    """Raise Refused unless the rows bar both ends, and in a way that a person may take back."""
+    """Raise Refused unless the rows bar both a confirm and a revert, in a way that a person may take back."""
     short, name = move.id[:SHORT], move.server_name
     if State(move.state) is not State.VERIFYING:
         raise Refused(f"move {short} of {name} is {move.state} and waits for nothing that could be settled")
@@ -129,6 +129,6 @@ def _require_barred(move: Move, row: Instance, migration: Migration) -> None:
         )
     if row.vm_state not in WAITED or migration.status not in STOOD:
         raise Refused(
-            f"server {name} is {row.vm_state} and the migration of move {short} {migration.status}, which no wait "
-            "becomes: droveway audit says what else somebody changed"
+            f"server {name} is {row.vm_state} and the migration of move {short} {migration.status}, which does not "
+            "come from a wait for confirm or revert: droveway audit says what else somebody changed"
         )

@@ -285,7 +285,7 @@ def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monk
     assert any("storage" in step.needs for step in graph.walk())
     move = parked(rig, "x finish")
     monkeypatch.setattr(settling.registry, "graph", lambda _kind, _version: graph)
-    with pytest.raises(Refused, match=re.escape("reads what step finish found")):
+    with pytest.raises(Refused, match=re.escape("needs the result of step finish")):
         settle(rig, move, "finish", done=True)
     settle(rig, move, "finish", done=False)
 
