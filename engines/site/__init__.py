@@ -1,4 +1,4 @@
-"""Describes where moves are carried out: what a lab and an installation have in common, and the installation.
+"""Describes where moves run: `site` is what a lab and an installation have in common, `installation` the latter.
 
 Nothing here knows of a move.
 """

@@ -1,4 +1,4 @@
-"""An installation that daemons run, as its configuration describes it."""
+"""Opens the databases and services of an installation, whose moves daemons run, from its configuration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLL: Final = 0.1
 
 
 class Installation:
-    """A `droveway.engines.site.site.Site`; ``conf`` is of `droveway.conf.settings.load_deployment`."""
+    """Implements `droveway.engines.site.site.Site`; ``conf`` is from `droveway.conf.settings.load_deployment`."""
 
     runs_here = False
 
@@ -41,7 +41,7 @@ class Installation:
 
     @functools.cached_property
     def journal(self) -> Database:
-        """Droveway's journal, of this version's schema."""
+        """Droveway's journal; raises as `droveway.persistence.journal.migrate.check` for another version's schema."""
         database = self.any_journal()
         migrate.check(database)
         return database
@@ -53,7 +53,7 @@ class Installation:
 
     @functools.cached_property
     def known_cells(self) -> dict[str, Database]:
-        """Nova's cell databases that hosts belong to, by the cells' names, whether they answer or not."""
+        """The databases of Nova's cells, all but cell0, by the cells' names, whether they answer or not."""
         columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
         with self.api.read() as session:
             mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != super_conductors.CELL0)).all()
@@ -71,14 +71,14 @@ class Installation:
 
     @functools.cached_property
     def cell_databases(self) -> dict[str, Database]:
-        """Return the same; raises `droveway.persistence.database.DatabaseUnusable` where one does not answer."""
+        """Return `known_cells`; raises `droveway.persistence.database.DatabaseUnusable` when one does not answer."""
         for name, database in self.known_cells.items():
             database.require(f"of cell {name}")
         return self.known_cells
 
     @functools.cached_property
     def cells(self) -> Cells:
-        """Access to the cell databases behind the fence, those that do not answer now among them."""
+        """Fenced access to the cell databases, those that do not answer now among them."""
         return Cells(self.known_cells)
 
     @functools.cached_property
@@ -87,11 +87,11 @@ class Installation:
         return self.services.cloud()
 
     def any_journal(self) -> Database:
-        """The journal, whatever schema it has."""
+        """Open the journal, whatever schema it has."""
         return self._database("journal")
 
     def away(self) -> frozenset[str]:
-        """Those without a worker as conductors last saw them; none while no conductor is up to see it."""
+        """Return the hosts whose workers are away, as conductors last saw it; none while no conductor is up."""
         hosts = [host.name for host in catalog.hosts(self.api, catalog.answering(self.known_cells))]
         with self.journal.read() as session:
             return daemons.known_workers(session).away(hosts)
@@ -125,29 +125,29 @@ class Installation:
             )
 
     def unreachable(self, source: str, destination: str) -> str | None:  # noqa: ARG002 - only its host can try
-        """Unknown: the destination tries it when the move runs."""
+        """Return None, for unknown: the destination tries it when the move runs."""
         return None
 
     def shares_storage(self, one: str, other: str) -> None:
-        """Unknown: the hosts find it out when the move runs."""
+        """Return None, for unknown: the hosts find it out when the move runs."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:  # noqa: ARG002 - only hosts know their disks
-        """Unknown, but for a server that stays where it is: the hosts look at their disks when the move runs."""
+        """Return "unknown" unless the server stays on its host: hosts look at their disks when the move runs."""
         if destination == source:
             return "same-host", f"the server stays on {source}: the copy is made there", 0
         return "unknown", f"{source} and {destination} find out whether they share storage when the move runs", None
 
     def is_run(self) -> bool:
-        """Yes, as far as the journal tells."""
+        """Return True: daemons run the moves."""
         return True
 
     def stays_in_place(self, host: str) -> bool:
-        """Whether the host's provider has the trait of that."""
+        """Tell whether the host can cold migrate a server to itself: its provider has a trait for that."""
         node = catalog.find_host(self.api, catalog.answering(self.known_cells), host).node
         return SAME_HOST_TRAIT in self.cloud.placement.provider_traits(node)
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
-        """Wait for what the daemons do."""
+        """Wait until ``at_rest`` returns True; return False, since daemons do the work and not this process."""
         while not at_rest():
             time.sleep(POLL)
         return False

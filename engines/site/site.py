@@ -1,4 +1,4 @@
-"""What moves are carried out in: databases and services, whichever way they are found."""
+"""Says what moves need to run: databases and services, whether of a lab or of an installation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Parts(Protocol):
-    """What a site consists of: options, databases and services, each opened when it is first used, and hosts."""
+    """The parts of a site: options, hosts, and databases and services, each of which is opened at its first use."""
 
     @property
     def runs_here(self) -> bool:
-        """Whether the commands themselves carry moves on; else daemons do."""
+        """Whether the commands themselves run moves; otherwise daemons do."""
 
     @property
     def conf(self) -> cfg.ConfigOpts:
@@ -34,25 +34,25 @@ class Parts(Protocol):
 
     @property
     def cell_databases(self) -> Mapping[str, Database]:
-        """Nova's cell databases, by the cells' names."""
+        """The databases of Nova's cells, by the cells' names; may raise DatabaseUnusable where one does not answer."""
 
     @property
     def known_cells(self) -> Mapping[str, Database]:
-        """The same, whether they answer or not; asking for ``cell_databases`` may raise where one does not."""
+        """The databases of Nova's cells, by the cells' names, whether they answer or not."""
 
     @property
     def cells(self) -> Cells:
-        """Access to the cell databases behind the fence."""
+        """Fenced access to the cell databases."""
 
     @property
     def cloud(self) -> Cloud:
         """The cloud's services."""
 
     def any_journal(self) -> Database:
-        """The journal, whatever schema it has; the caller closes it."""
+        """Open the journal, whatever schema it has; the caller closes it."""
 
     def away(self) -> frozenset[str]:
-        """The hosts whose workers are known to be away."""
+        """Return the hosts whose workers are known to be away."""
 
     def super_conductors(self) -> list[str]:
         """Name the hosts on which a super conductor of Nova is up; raises DatabaseUnusable where nobody can tell."""
@@ -64,23 +64,26 @@ class Parts(Protocol):
         """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
 
     def is_run(self) -> bool:
-        """Whether anybody carries moves on now, as far as can be told."""
+        """Tell whether anybody runs moves now, as far as can be told."""
 
     def stays_in_place(self, host: str) -> bool:
-        """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
+        """Tell whether the host's hypervisor can cold migrate a server to the host that it is on."""
 
     def unreachable(self, source: str, destination: str) -> str | None:
-        """Why the destination's worker does not reach the source's transfer port; None where only they can tell."""
+        """Say why the destination's worker does not reach the source's transfer port.
+
+        Empty when it does; None when only the hosts can tell.
+        """
 
     def shares_storage(self, one: str, other: str) -> bool | None:
-        """Whether both hosts keep their servers in one directory; None where only they can tell."""
+        """Tell whether both hosts keep their servers in one directory; None when only the hosts can tell."""
 
 
 class Site(Parts, Protocol):
     """A lab, or an installation that daemons run."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
-        """How the server's disks would get there, why so, and the bytes over the wire: None when nobody knows yet."""
+        """Return how the server's disks would get there, why, and how many bytes are sent: None when not known yet."""
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
-        """Return once ``at_rest`` says so, having carried on what can go on; whether that was done here."""
+        """Wait until ``at_rest`` returns True, in a lab by running moves; return whether moves were run here."""
