@@ -84,7 +84,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def installation(lab: Path) -> Iterator[Path]:
-    """An installation with the lab's databases and services, and without daemons; yields its configuration."""
+    """Make an installation with the lab's databases and services but without daemons; yields its configuration."""
     port = free_port()
     configuration = lab.parent / "droveway.conf"
     opened = Lab.open(lab)
@@ -128,7 +128,7 @@ def measured(lab: Path, configuration: Path) -> dict[str, Measured]:
 
 
 def measure(commands: dict[str, Measured], lab: Path, rounds: int) -> dict[str, figures.Cost]:
-    """The shortest times of each command and each baseline."""
+    """Return the shortest times of each command and each baseline."""
     runs = {name: [str(VENV / "python"), "-c", code] for name, code in BASELINES.items()}
     runs |= {name: [str(VENV / "droveway"), *command.words] for name, command in commands.items()}
     best = dict.fromkeys(runs, figures.Cost(float("inf"), float("inf")))
@@ -142,7 +142,7 @@ def measure(commands: dict[str, Measured], lab: Path, rounds: int) -> dict[str, 
 
 
 def cost(words: list[str], lab: Path, environment: dict[str, str]) -> figures.Cost:
-    """What one run takes; raises CalledProcessError where it does not end with 0."""
+    """Return what one run takes; raises CalledProcessError when it does not end with 0."""
     began = time.perf_counter()
     child = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=lab, env=environment)
     _, status, usage = os.wait4(child.pid, 0)
@@ -154,7 +154,7 @@ def cost(words: list[str], lab: Path, environment: dict[str, str]) -> figures.Co
 
 
 def cli_bench(commands: dict[str, Measured], best: dict[str, figures.Cost]) -> figures.Bench:
-    """The figures with what they are held against."""
+    """Return the figures and the goals."""
     ratios = {name: best[name].cpu / best[command.baseline].cpu for name, command in commands.items()}
     rows = [[f"import of {name}", f"{best[name].wall:.0f}", f"{best[name].cpu:.0f}", ""] for name in BASELINES]
     rows += [[name, f"{best[name].wall:.0f}", f"{best[name].cpu:.0f}", f"{ratios[name]:.2f}"] for name in commands]
