@@ -240,7 +240,9 @@ def test_the_page_of_a_running_move() -> None:
     page = shown(of, owner="c2", epoch=8123, claimed=before, unclean=1)
     assert page["move"] == "0b6e2f7c  migrate web, host1 → host3"
     assert page["state"] == "▸ running, step 3 of 5 (copy_disks), attempt 1, for 2 min 10 s"
-    assert page["owner"] == f"c2, since {dated(before)} (epoch 8123); 1 before it in a row ended without releasing the move"
+    assert page["owner"] == (
+        f"c2, since {dated(before)} (epoch 8123); 1 before it in a row ended without releasing the move"
+    )
     assert page["progress"] == f"8.0 of 16.0 GiB (50 %), resumed at 2.0 GiB, told {dated(now)}"
     assert page["next"] == "nothing to do"
 
