@@ -56,6 +56,8 @@ COMMANDS: Final = {
     "audit": ("audit:Audit", "find what databases, services and hosts contradict each other in"),
     "doctor": ("doctor:Doctor", "has the installation what it needs?"),
     "upgrade check": ("doctor:Upgrade", "can conductors of this release take over?"),
+    "cert authority": ("cert:Authority", "make an authority that signs the certificates of daemons"),
+    "cert make": ("cert:Make", "make the certificate of a conductor, a host or a ZooKeeper server"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
     "complete": ("complete:Complete", "completion for bash, of commands, options and names"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),

@@ -1,0 +1,92 @@
+"""`droveway cert`: the certificates by which daemons and ZooKeeper know one another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from droveway.cli.base import Command, Subject
+
+_LONGEST: Final = 36_500
+"""Days; a century."""
+
+
+class Authority(Command):
+    """Make an authority that signs certificates: DIR gets authority.pem, which all may read, and its secret key."""
+
+    subject = Subject("dir", "a new directory", kind=Path)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """For how long."""
+        parser = super().get_parser(prog_name)
+        _add_days(parser, 3650)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Make it and say what has to be kept."""
+        from droveway import authority
+
+        folder = parsed_args.dir
+        ends = authority.make_authority(folder, parsed_args.days)
+        self.app.stdout.write(
+            f"authority {folder / authority.CERTIFICATE} holds until {ends:%Y-%m-%d %H:%M} UTC\n"
+            f"keep {folder / authority.KEY} secret: whoever has it can command every host\n"
+        )
+        return 0
+
+
+class Make(Command):
+    """Make the certificate of a conductor, a host's worker or a ZooKeeper server, in a new directory below DIR."""
+
+    subject = Subject("dir", "the authority's directory", kind=Path)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Whose it is, and for how long."""
+        parser = super().get_parser(prog_name)
+        whose = parser.add_mutually_exclusive_group(required=True)
+        whose.add_argument("--conductor", metavar="NAME", help="for the conductor on the machine of this name")
+        whose.add_argument("--host", metavar="HOST", help="for the worker of this host, named as Nova knows the host")
+        whose.add_argument(
+            "--zookeeper", metavar="NAME", help="for the ZooKeeper server that [zookeeper] hosts calls by this name"
+        )
+        parser.add_argument(
+            "--also",
+            metavar="NAME",
+            action="append",
+            default=[],
+            help="one more DNS name or address that the machine is reached by; may be given more than once",
+        )
+        _add_days(parser, 730)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Make it and say where it is."""
+        from droveway import authority
+
+        kind = next(each for each in ("conductor", "host", "zookeeper") if getattr(parsed_args, each) is not None)
+        name = getattr(parsed_args, kind)
+        authority.require_name(name)
+        into = parsed_args.dir / f"{kind}-{name}"
+        ends = authority.make_certificate(
+            parsed_args.dir,
+            into,
+            authority.CONDUCTOR_SUBJECT if kind == "conductor" else name,
+            [name, *parsed_args.also],
+            parsed_args.days,
+            one_file=kind == "zookeeper",
+        )
+        self.app.stdout.write(f"certificate {into} holds until {ends:%Y-%m-%d %H:%M} UTC\n")
+        return 0
+
+
+def _add_days(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument(
+        "--days", metavar="N", type=_days, default=default, help=f"for how many days it holds (default {default})"
+    )
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is no number of days: give 1 to {_LONGEST}")
+    return int(text)
