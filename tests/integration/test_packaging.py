@@ -63,6 +63,7 @@ def shared() -> dict[str, Path]:
     return {
         "share/bash-completion/completions/droveway": ROOT / "cli/completion/droveway",
         "share/droveway/droveway.conf.sample": ROOT / "etc/droveway.conf.sample",
+        **{f"share/droveway/{path.relative_to(ROOT / 'etc')}": path for path in (ROOT / "etc/sql").glob("*/*.sql")},
         **{f"share/droveway/systemd/{path.name}": path for path in (ROOT / "etc/systemd").iterdir()},
         **{f"share/droveway/sysusers.d/{path.name}": path for path in (ROOT / "etc/sysusers.d").iterdir()},
         **{f"share/man/man1/{path.name}": path for path in (ROOT / "docs/reference/man").iterdir()},

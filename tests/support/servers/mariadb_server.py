@@ -20,6 +20,7 @@ from droveway.lab.serve_ports import free_port
 PASSWORD = "canary-mariadb-93be"
 STARTS_WITHIN = 180.0
 _USER = "mysql"
+_LOGIN = "tests"
 
 
 class Server:
@@ -35,20 +36,20 @@ class Server:
 
     def url(self, database: str) -> str:
         """Of one of its databases."""
-        return f"mysql+pymysql://droveway:{PASSWORD}@localhost/{database}?unix_socket={self.socket}"
+        return f"mysql+pymysql://{_LOGIN}:{PASSWORD}@localhost/{database}?unix_socket={self.socket}"
 
     def tls_url(self, database: str, authority: Path, *, name: str = "localhost") -> str:
         """Of one of its databases, through TLS, at the name that its certificate has to be for."""
         checks = f"ssl_ca={authority}&ssl_check_hostname=true"
-        return f"mysql+pymysql://droveway:{PASSWORD}@{name}:{self._port}/{database}?{checks}"
+        return f"mysql+pymysql://{_LOGIN}:{PASSWORD}@{name}:{self._port}/{database}?{checks}"
 
     def url_through(self, port: int, database: str) -> str:
         """Of one of its databases, through a proxy at this port."""
-        return f"mysql+pymysql://droveway:{PASSWORD}@127.0.0.1:{port}/{database}?ssl_disabled=true"
+        return f"mysql+pymysql://{_LOGIN}:{PASSWORD}@127.0.0.1:{port}/{database}?ssl_disabled=true"
 
     def plain_url(self, database: str) -> str:
         """The same without TLS."""
-        return f"mysql+pymysql://droveway:{PASSWORD}@127.0.0.1:{self._port}/{database}?ssl_disabled=true"
+        return f"mysql+pymysql://{_LOGIN}:{PASSWORD}@127.0.0.1:{self._port}/{database}?ssl_disabled=true"
 
     def take_certificate(self, files: Files) -> None:
         """Listen for TLS, and for nothing else, from the next start on."""
@@ -98,10 +99,10 @@ class Server:
     def create(self, *databases: str) -> None:
         """Make empty databases, and who may use them."""
         with self._connect() as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE USER IF NOT EXISTS droveway@localhost IDENTIFIED BY %s", (PASSWORD,))
+            cursor.execute(f"CREATE USER IF NOT EXISTS {_LOGIN}@localhost IDENTIFIED BY %s", (PASSWORD,))
             for database in databases:
                 cursor.execute(f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
-                cursor.execute(f"GRANT ALL ON `{database}`.* TO droveway@localhost")
+                cursor.execute(f"GRANT ALL ON `{database}`.* TO {_LOGIN}@localhost")
 
     def _connect(self) -> pymysql.Connection:
         return pymysql.connect(unix_socket=str(self.socket), user=pwd.getpwuid(os.geteuid()).pw_name)
