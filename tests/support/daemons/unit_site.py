@@ -83,7 +83,7 @@ def prepared(files: Mapping[str, str], hypervisor: str = "sandbox") -> Iterator[
     root = shared / "lab"
     made = {
         **files,
-        "/usr/bin/droveway": interpreter("-m droveway.cli.main"),
+        **dict.fromkeys(("/usr/bin/droveway", "/opt/droveway/bin/droveway"), interpreter("-m droveway.cli.main")),
         f"/etc/systemd/system/{CONDUCTOR}.d/test.conf": _DROP_IN.format(shared=shared),
     }
     for host, unit in WORKERS.items():

@@ -1,0 +1,38 @@
+"""The commands of docs/install.rst, with the machines that they are for."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Final, NamedTuple
+
+PAGE: Final = Path(__file__).parents[3] / "docs" / "install.rst"
+MACHINES: Final = ("conductor", "host", "zookeeper", "database")
+
+_BLOCK: Final = re.compile(
+    r"^(?:\.\. on: (?P<machines>.+)\n)?\.\. code-block:: sh\n\n(?P<text>(?:(?: {3}.*)?\n)+)", re.MULTILINE
+)
+
+
+class Block(NamedTuple):
+    """One block of commands."""
+
+    line: int
+    """The page's line on which its first command stands."""
+    machines: tuple[str, ...]
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the page's blocks of commands, in order; raises ValueError for one that names no machine, or another."""
+    found = []
+    for match in _BLOCK.finditer(page):
+        line = page.count("\n", 0, match.start("text")) + 1
+        machines = tuple((match["machines"] or "").split())
+        if not machines or not {*machines} <= {*MACHINES}:
+            raise ValueError(
+                f"line {line}: say above the block which machine it is for: .. on: {' or '.join(MACHINES)}"
+            )
+        found.append(Block(line, machines, textwrap.dedent(match["text"]).strip("\n") + "\n"))
+    return found
