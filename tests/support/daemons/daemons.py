@@ -291,10 +291,10 @@ def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[
     server.create(*names.values())
     made = Database(urls["journal"])
     migrate.sync(made)
-    _copy(lab.journal, made, journal.JournalBase.metadata)
-    _copy(lab.api, Database(urls["api"]), nova_base.ApiBase.metadata)
+    copy_rows(lab.journal, made, journal.JournalBase.metadata)
+    copy_rows(lab.api, Database(urls["api"]), nova_base.ApiBase.metadata)
     for name, database in cells.items():
-        _copy(database, Database(urls[f"cell-{name}"]), nova_base.CellBase.metadata)
+        copy_rows(database, Database(urls[f"cell-{name}"]), nova_base.CellBase.metadata)
     lab.close()
     for path in (lab.layout.journal, lab.layout.api, *map(lab.layout.cell, cells)):
         path.unlink()
@@ -311,14 +311,15 @@ def put_apart(lab: Lab, cell: str, server: Server) -> None:
     """Bring one cell's rows to a server of its own, for daemons and for the lab."""
     server.create(cell)
     url = server.url(cell)
-    _copy(lab.cell_databases[cell], Database(url), nova_base.CellBase.metadata)
+    copy_rows(lab.cell_databases[cell], Database(url), nova_base.CellBase.metadata)
     lab.cell_databases[cell].close()
     lab.cell_databases[cell] = Database(url)
     lab.__dict__.pop("cells", None)
     map_cell(lab.api, cell, url)
 
 
-def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
+def copy_rows(source: Database, target: Database, metadata: sa.MetaData) -> None:
+    """Make the tables in another database, with the rows of this one."""
     metadata.create_all(target.engine)
     # A lab of an earlier release may lack tables of Nova's that nothing needed then, and columns of the journal.
     shape = sa.inspect(source.engine)

@@ -63,8 +63,8 @@ done
 
 _BOOT = """
 set -e
-work=$1 shared=$2
-mount -t overlay overlay -o "lowerdir=/,upperdir=$work/up,workdir=$work/work" "$work/root"
+work=$1 shared=$2 root=$3
+mount -t overlay overlay -o "lowerdir=$root,upperdir=$work/up,workdir=$work/work" "$work/root"
 cd "$work/root"
 mkdir -p "./$shared"
 mount --bind "$shared" "./$shared"
@@ -106,11 +106,18 @@ class Machine:
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
+    @property
+    def files(self) -> Path:
+        """Where its files are for this machine, those that only it has mounted too."""
+        return Path(f"/proc/{self._pid}/root")
+
+    def entering(self, *words: str) -> list[str]:
+        """Return the words that run a command on the machine."""
+        return ["nsenter", "-t", str(self._pid), "-a", *words]
+
     def run(self, *words: str, check: bool = True) -> str:
         """What a command on the machine prints."""
-        done = subprocess.run(
-            ["nsenter", "-t", str(self._pid), "-a", *words], capture_output=True, text=True, check=False, timeout=120
-        )
+        done = subprocess.run(self.entering(*words), capture_output=True, text=True, check=False, timeout=120)
         assert not check or done.returncode == 0, f"{shlex.join(words)}: {done.stdout}{done.stderr}"
         return done.stdout.strip()
 
@@ -130,8 +137,11 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Machine]:
-    """A machine with these files, by their absolute paths; ``work`` is an empty directory of a disk's file system."""
+def machine(work: Path, shared: Path, files: Mapping[str, str], root: Path = Path("/")) -> Iterator[Machine]:
+    """A machine with these files, by their absolute paths; ``work`` is an empty directory of a disk's file system.
+
+    ``root`` is the directory whose files it has besides.
+    """
     assert os.geteuid() == 0, "a machine of its own is made by root: run the tests as root"
     assert SYSTEMD.exists(), "the Debian package systemd is missing: apt-get install systemd"
     upper = work / "up"
@@ -152,7 +162,7 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
             [
                 *_apart(_OWN_CGROUPS, work, name),
                 "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup",
-                "--propagation", "private", "bash", "-c", _BOOT, "boot", str(work), str(shared),
+                "--propagation", "private", "bash", "-c", _BOOT, "boot", str(work), str(shared), str(root),
             ],
             stdout=out,
             stderr=out,
