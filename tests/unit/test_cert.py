@@ -26,19 +26,19 @@ DAY = dt.timedelta(days=1)
 
 
 def made(*words: str | Path) -> None:
-    assert main.main(["cert", *map(str, words)]) == 0
+    assert main.main([*map(str, words)]) == 0
 
 
 @pytest.fixture(name="folder")
 def fixture_folder(tmp_path: Path) -> Path:
-    made("authority", tmp_path / "authority")
+    made("cert", "authority", tmp_path / "authority")
     return tmp_path / "authority"
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: str | Path) -> str:
     """Return the one sentence that refuses a command."""
     capsys.readouterr()
-    assert main.main(["cert", *map(str, words)]) == 2
+    assert main.main([*map(str, words)]) == 2
     out, told = capsys.readouterr()
     assert out == ""
     assert told.startswith("droveway: ")
@@ -66,8 +66,8 @@ def protected(tmp_path: Path, own: Path, host: str | None) -> access.Protection 
 def test_a_conductor_and_a_worker_are_known_to_zookeeper_by_what_was_made_for_them(
     folder: Path, tmp_path: Path
 ) -> None:
-    made("make", folder, "--conductor", "control1")
-    made("make", folder, "--host", "node_1.example")
+    made("cert", "make", folder, "--conductor", "control1")
+    made("cert", "make", folder, "--host", "node_1.example")
     conductor, worker = folder / "conductor-control1", folder / "host-node_1.example"
     assert protected(tmp_path, conductor, None) is not None
     assert protected(tmp_path, worker, "node_1.example") is not None
@@ -79,7 +79,7 @@ def test_a_conductor_and_a_worker_are_known_to_zookeeper_by_what_was_made_for_th
 
 def test_workers_prove_to_each_other_who_they_are(folder: Path) -> None:
     for host in ("host1", "host2"):
-        made("make", folder, "--host", host)
+        made("cert", "make", folder, "--host", host)
     near, far = socket.socketpair()
     met: list[frozenset[str]] = []
 
@@ -100,7 +100,7 @@ def test_workers_prove_to_each_other_who_they_are(folder: Path) -> None:
 
 
 def test_a_zookeeper_server_has_its_key_and_certificate_in_one_file(folder: Path) -> None:
-    made("make", folder, "--zookeeper", "zk1.example", "--also", "192.0.2.1", "--also", "zk.example")
+    made("cert", "make", folder, "--zookeeper", "zk1.example", "--also", "192.0.2.1", "--also", "zk.example")
     own = folder / "zookeeper-zk1.example"
     assert set(contents(own)) == {"own.pem", "authority.pem"}
     pair = certificates.read(own / "own.pem", own / "own.pem", own / "authority.pem")
@@ -113,9 +113,9 @@ def test_a_zookeeper_server_has_its_key_and_certificate_in_one_file(folder: Path
 def test_a_key_is_its_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
-        made("authority", tmp_path / "authority")
+        made("cert", "authority", tmp_path / "authority")
         for option, name in (("--conductor", "control1"), ("--host", "host1"), ("--zookeeper", "zk1")):
-            made("make", tmp_path / "authority", option, name)
+            made("cert", "make", tmp_path / "authority", option, name)
     finally:
         os.umask(before)
     secret = [path for path in tmp_path.rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()]
@@ -125,13 +125,13 @@ def test_a_key_is_its_owner_s_alone_whatever_the_umask(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_never_overwritten(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made("make", folder, "--host", "host1")
+    made("cert", "make", folder, "--host", "host1")
     (tmp_path / "file").write_text("mine")
     before = contents(tmp_path)
     mend = "is there already, and a key is never overwritten: rename it, or name another one"
-    assert mend in refused(capsys, "make", folder, "--host", "host1")
-    assert mend in refused(capsys, "authority", folder)
-    assert mend in refused(capsys, "authority", tmp_path / "file")
+    assert mend in refused(capsys, "cert", "make", folder, "--host", "host1")
+    assert mend in refused(capsys, "cert", "authority", folder)
+    assert mend in refused(capsys, "cert", "authority", tmp_path / "file")
     assert contents(tmp_path) == before
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_nothing_behind(
 
     monkeypatch.setattr(os, "fsync", full)
     verb, name, *rest = words
-    said = refused(capsys, verb, tmp_path / name, *rest)
+    said = refused(capsys, "cert", verb, tmp_path / name, *rest)
     assert "cannot be made (No space left on device): name a place that you may write to and that has room" in said
     assert sorted(tmp_path.rglob("*")) == before
     assert folder in before
@@ -161,18 +161,18 @@ def test_what_is_no_machine_s_name_is_refused(folder: Path, name: str, capsys: p
     before = sorted(folder.rglob("*"))
     for words in ((f"--host={name}",), ("--zookeeper=zk1", f"--also={name}")):
         assert "cannot be the name of a machine in a certificate: give up to 64 letters" in refused(
-            capsys, "make", folder, *words
+            capsys, "cert", "make", folder, *words
         )
     assert sorted(folder.rglob("*")) == before
 
 
 def test_a_certificate_holds_for_the_days_that_are_asked_for(folder: Path, tmp_path: Path) -> None:
-    made("make", folder, "--host", "host1")
-    made("make", folder, "--host", "host2", "--days", "3")
+    made("cert", "make", folder, "--host", "host1")
+    made("cert", "make", folder, "--host", "host2", "--days", "3")
     now = dt.datetime.now(dt.UTC)
     for host, days in (("host1", 730), ("host2", 3)):
         assert abs(identity(folder / f"host-{host}").expires - now - days * DAY) < DAY / 24
-    made("authority", tmp_path / "short", "--days", "2")
+    made("cert", "authority", tmp_path / "short", "--days", "2")
     own = x509.load_pem_x509_certificate((tmp_path / "short/authority.pem").read_bytes())
     assert abs(own.not_valid_after_utc - now - 2 * DAY) < DAY / 24
 
@@ -180,8 +180,8 @@ def test_a_certificate_holds_for_the_days_that_are_asked_for(folder: Path, tmp_p
 def test_a_certificate_that_would_outlive_its_authority_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made("authority", tmp_path / "short", "--days", "2")
-    said = refused(capsys, "make", tmp_path / "short", "--host", "host1", "--days", "3")
+    made("cert", "authority", tmp_path / "short", "--days", "2")
+    said = refused(capsys, "cert", "make", tmp_path / "short", "--host", "host1", "--days", "3")
     assert "before a certificate of 3 days: give fewer --days, or make a new authority" in said
 
 
@@ -204,13 +204,13 @@ def test_an_authority_that_cannot_be_used_is_refused_by_name(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said() -> str:
-        return refused(capsys, "make", folder, "--host", "host1")
+        return refused(capsys, "cert", "make", folder, "--host", "host1")
 
     key, certificate = folder / authority.KEY, folder / authority.CERTIFICATE
     assert "name the directory that  droveway cert authority  has made" in refused(
-        capsys, "make", tmp_path / "elsewhere", "--host", "host1"
+        capsys, "cert", "make", tmp_path / "elsewhere", "--host", "host1"
     )
-    made("authority", tmp_path / "other")
+    made("cert", "authority", tmp_path / "other")
     shutil.copy(tmp_path / "other" / authority.KEY, key)
     assert f"{key} is not the key of {certificate}: restore both" in said()
     key.write_text("nothing of the kind\n")
@@ -221,8 +221,8 @@ def test_an_authority_that_cannot_be_used_is_refused_by_name(
 
 
 def test_no_key_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made("authority", tmp_path / "authority")
-    made("make", tmp_path / "authority", "--host", "host1")
+    made("cert", "authority", tmp_path / "authority")
+    made("cert", "make", tmp_path / "authority", "--host", "host1")
     said: Any = capsys.readouterr()
     assert "PRIVATE" not in said.out + said.err
     assert "keep" in said.out

@@ -41,7 +41,9 @@ RUN: Final = [DOCS / "tutorial.rst", *sorted((DOCS / "howto").glob("*.rst"))]
 FOREIGN: Final = {
     "--backing-chain": "qemu-img's option",
     "--namespace": "oslo-config-generator's option",
+    "--pwprompt": "PostgreSQL's option",
     "OS_JOURNAL__CONNECTION": "a variable that oslo.config reads",
+    "bash-completion": "Debian's package",
     "binding-extended": "Neutron's extension",
     "default-jre-headless": "Debian's package",
     "guest-ping": "a command of QEMU's guest agent",
@@ -52,9 +54,7 @@ FOREIGN: Final = {
     "oslo-config-generator": "a command of oslo.config",
     "port-resource-request": "Neutron's extension",
     "qemu-guest-agent": "Debian's package",
-    "share/droveway": "a folder of an installation",
     "valid_interfaces": "keystoneauth's option",
-    "zoo.cfg": "ZooKeeper's own file",
     "build/docs": "where tools/docs writes",
 }
 """What belongs to others, or is made, and whose it is."""
