@@ -434,7 +434,8 @@ def test_the_probe_goes_with_the_copy_or_with_the_undo(pair: Cloud) -> None:
     for _ in range(2):
         pair.run("beta", "check_destination", stages[0].details, direction="revert")
         assert not directories.has_probe(PROBE)
-    for stage in stages[:7]:
+    copied = [stage.action for stage in stages].index("copy_disks")
+    for stage in stages[: copied + 1]:
         pair.run(stage.host, stage.action, stage.details)
     assert not directories.has_probe(PROBE)
 
