@@ -3,8 +3,9 @@
 The records are JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carries a secret.  A command names a volume
 by the id of its attachment, and the worker gets the connection info from Cinder with its own service credential.
 
-An action's record of details is written as the order that the worker gets.  What lies on a host is described in the
-words of ``workers/__init__.py``: mark, marker, manifest, set aside, kept.
+Each action has a record of its details, which the conductor sends.  The docstring of such a record is an imperative
+sentence: it says what the worker is told to do.  ``workers/__init__.py`` explains the words mark, marker, manifest, set
+aside, kept and fence.
 """
 
 from __future__ import annotations
@@ -177,8 +178,8 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
     disks: AsideDisks
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `check_set_aside`."""
+class CheckedAside(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `check_set_aside`: the disks that are set aside on the host, and the host's connector."""
 
     disks: AsideDisks
     connector: Connector
@@ -313,7 +314,10 @@ class ImageOfDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class UploadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Upload the bytes of a disk to each image, which waits for its data; the undo removes what was made for that."""
+    """Upload the bytes of each disk to its image, which the conductor has made without data.
+
+    A disk that rests on a base is first flattened into a file of the move.  The undo removes these flat files.
+    """
 
     disks: Annotated[list[ImageOfDisk], msgspec.Meta(max_length=MOST_DISKS)]
     aside: bool = False
@@ -466,7 +470,11 @@ class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take the move's mark off the server's disks and its guest; ``disks`` names those that must be there."""
+    """Take the move's mark off the server's disks and its guest on the destination.
+
+    The copy then stays for good: no undo or revert of the move deletes it any more.  The name has nothing to do with
+    the source's disks that a confirm keeps (`PurgeKept`).  ``disks`` names the disks that must be there.
+    """
 
     disks: list[str]
 
@@ -474,14 +482,18 @@ class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PurgeKept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete what the confirm of move ``of_move`` kept on this host.
 
-    The command's own ``move`` is only there for the worker's fence, which checks that the claim that asks still stands.
+    The command's own ``move`` may be another one.  The worker only uses it to fence: it reads the epoch of that move
+    from ZooKeeper, and stops if a newer claim has raised it.
     """
 
     of_move: Name
 
 
 class RestoreDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Rename ``<uuid>_resize`` back to ``<uuid>``; with ``same_directory``, first rename the present ``<uuid>``."""
+    """Rename ``<uuid>_resize`` back to ``<uuid>``.
+
+    With ``same_directory`` the destination's copy has the name ``<uuid>``, and is first renamed to ``<uuid>_del``.
+    """
 
     same_directory: bool
 
@@ -496,20 +508,24 @@ class PrepareSourceGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Undefine the guest and delete its disks here; with ``same_directory``, delete only ``<uuid>_del``."""
+    """Undefine the guest and delete its disks here.
+
+    With ``same_directory``, delete only ``<uuid>_del``, the name that `RestoreDisks` gave the copy.
+    """
 
     same_directory: bool
 
 
 class Schema(NamedTuple):
-    """What belongs to an action on the wire: all that a conductor knows of it.
+    """The details and the answer of one action, and the level that added it.
 
-    The function of the action's name in ``workers/actions`` carries it out.
+    A conductor knows nothing else of an action.  The function of the same name in ``workers/actions`` carries it out.
     """
 
     details: type[msgspec.Struct]
+    """The type of the record in `Command.details`."""
     answer: type[msgspec.Struct]
-    """The record that the value of its answer holds; an undo answers `Nothing`."""
+    """The type of the record in `Result.value` of an ``execute``; a ``revert`` answers `Nothing`."""
     since: int
     """The level at which the action was added: see `droveway.wire.levels`."""
     ages: bool = False
@@ -537,7 +553,7 @@ ACTIONS: Final[Mapping[str, Schema]] = {
     "prepare_start": Schema(NoDetails, Ready, since=4, ages=True),
     "start_guest": Schema(StartGuest, Started, since=1),
     "check_copy": Schema(CheckCopy, Whole, since=1),
-    "check_set_aside": Schema(NoDetails, Kept, since=1),
+    "check_set_aside": Schema(NoDetails, CheckedAside, since=1),
     "check_guest": Schema(CheckGuest, GuestHealth, since=4, ages=True),
     "check_health": Schema(CheckGuest, GuestHealth, since=1, ages=True),
     "discard_source": Schema(DiscardSource, Discarded, since=1),

@@ -89,10 +89,10 @@ Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
 
 class Schema(NamedTuple):
-    """What belongs to a query; a function in ``workers/host_queries.py`` answers it."""
+    """The answer of one query, and the level that added it; a function in ``workers/host_queries.py`` answers it."""
 
     answer: tuple[type[msgspec.Struct], ...]
-    """The records that the pages of its answer may hold."""
+    """The types of the records in `Page.held` of its answer."""
     since: int
     """The level at which the query was added: see `droveway.wire.levels`."""
 

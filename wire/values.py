@@ -32,7 +32,10 @@ UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 """Pattern for the ids of servers and moves."""
 
 HEALTH: Final = "health-"
-"""Prefix of the flow in the key of a health check's command; the move's id follows it."""
+"""How the key of a health check's command begins.
+
+The key is ``health-<move>.<step>.<direction>.<number>``: ``health-<move>`` stands where other keys have the flow.
+"""
 
 PERMISSION_VOID: Final = "permission-void"
 """Code of the StepError for a guest that was not started because the permission to start it was no longer good."""

@@ -57,7 +57,7 @@ EXAMPLES: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
     commands.Ready: {"permission": "p-1"},
     commands.Started: {"started": True, "running": True, "starts": 1},
     commands.Whole: {"running": False, "starts": 0, "disks": [INFO]},
-    commands.Kept: {"disks": [ASIDE], "connector": CONNECTOR},
+    commands.CheckedAside: {"disks": [ASIDE], "connector": CONNECTOR},
     commands.GuestHealth: {"running": True, "starts": 1, "running_for": 1.5, "answers": False, "why": "it is mute"},
     commands.Discarded: {"kept": ""},
 }
