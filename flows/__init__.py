@@ -5,6 +5,8 @@ Words that these modules use:
 * A database is **put back** when it was restored from an older copy, so that it lacks what was written since.
 * A journal that was put back is **adopted** when an operator runs ``droveway db adopt``.  The moves then go on from
   what it says, and it may not know the last steps that they did.
+* ZooKeeper **mirrors** a part of the journal of a running move: what the server was before, the destinations that were
+  tried, and how the disks are stored.  A journal that is adopted gets from this mirror what it lacks.
 * In a move between cells the source's cell and the **target** (the destination's cell) may both have a **copy** of the
   server's rows.  The server is **mapped** to one cell, whose copy counts.  Nova lists no copy that is **hidden**.
 * A cell or host is **away** while it does not answer.  It is **declared down** when a person said that it is off

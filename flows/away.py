@@ -45,8 +45,8 @@ OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool, down: bool = False) -> Verdict:
     """Decide what becomes of the step ``name``.
 
-    ``target``: the cell that is away is the destination's.  ``home``: it has the copy of the rows that counts, as the
-    server lives there.  ``down``: a person declared it down.
+    ``target``: the cell that is away is the destination's.  ``home``: that cell has the copy of the rows that counts,
+    since the server lives there.  ``down``: a person declared that cell down.
     """
     if down:
         return _when_gone(graph, name, direction, target=target, home=home)
@@ -69,7 +69,8 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
 def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:
     """Decide what becomes of a step whose cell is declared down: the flow uses the copy in the other cell, or parks.
 
-    ``home`` is true only where the copy in the other cell may not take the place of the one that is gone.
+    If the copy in the other cell may stand in, `Run.home_cell` already names that cell, and ``home`` is false.  So
+    ``home`` is true only where that copy may not stand in.
     """
     step, names = graph.by_name.get(name), graph.names()
     confirms = graph.kind_record.ends is Way.CONFIRM
@@ -80,7 +81,8 @@ def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, h
             return Verdict.RESTS
         if step is not None and (step.cell_debt or step.undo_debt_when_gone):
             return Verdict.OWED
-        # A confirm or revert has only its marks to take back in that cell, and the move's next flow finds them.
+        # In that cell a confirm or revert has written only its task_state and status.  They stay there: the move's
+        # next confirm or revert accepts them as found.
         return Verdict.SKIPPED if target and graph.kind_record.ends is not None else Verdict.RESTS
     if home:
         return Verdict.UNDONE if confirms and not past_no_return else Verdict.RESTS

@@ -23,7 +23,7 @@ CONFIRM: Final = Graph(
         confirming.CheckDestinationCopy,
         confirming.CheckSource,
         confirming.DiscardSource,
-        # Because it takes off the mark by which a revert knows what to delete, and no revert comes after the discard.
+        # Because a revert deletes only a copy with the move's mark, `keep_copy` takes the mark off after the discard.
         keeping.KeepCopy,
         # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,

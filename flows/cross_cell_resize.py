@@ -18,7 +18,7 @@ def _forward(kind: kinds.Kind) -> Graph:
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
         tried=(
             allocations.Claim,
-            # Because the source's rows may name a host of the other cell only once the rows can be copied there.
+            # Because a copy must have proved possible before `record_destination` names a host of the other cell.
             crossing.CopyRecords,
             crossing.RecordDestination,
             crossing.RecordDestinationCopy,

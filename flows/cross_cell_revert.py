@@ -36,7 +36,7 @@ CROSS_CELL_REVERT: Final = Graph(
         crossing_back.CarryLateWrites,
         crossing_back.HideTarget,
         reverting.StartGuest,
-        # Because an undo starts the destination's guest again until the source's runs.
+        # Because the revert may be undone until `start_guest` is done, and the undo starts the destination's guest.
         host.DiscardDestination,
         # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,

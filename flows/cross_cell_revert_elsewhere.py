@@ -24,7 +24,8 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         volumes.ReserveVolumes,
         reverting.StopGuest,
         host.ReleaseDestination,
-        # Because on storage shared with the destination its directory loses its name, and nothing may use it then.
+        # Because the copy gets the name of the server's directory, a destination that shares it must have let go of it.
+        # `check_source` refuses a host that shares it, but may miss that when the destination is dead.
         elsewhere.CopyDisks,
         elsewhere.FitDisks,
         elsewhere.MoveVolumes,
@@ -46,7 +47,7 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         # Because these rows tell whose the files on the destination are, as long as any lie there.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
-        # Because it takes off the mark by which an undo knows what to delete, so that no undo may come after it.
+        # Because an undo deletes only a copy with the move's mark, `keep_copy` takes the mark off past the start.
         elsewhere.KeepCopy,
         # Because a user may ask for the next operation as soon as this step has written.
         revert.SettleRecords,

@@ -41,7 +41,7 @@ CROSS_CELL_UNSHELVE: Final = Graph(
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # Because only the image can bring the server back until its guest is known to run, it is deleted late.
+    # Because only the image can bring the server back until its guest is known to run, the image is deleted late.
     after=(crossing_back.RemoveSourceRecords, images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 

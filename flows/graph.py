@@ -84,7 +84,10 @@ class Graph:
 
     @functools.cached_property
     def shown(self) -> Shown:
-        """Return which steps of this graph were done or undone, by what the server's rows say."""
+        """Return the groups of this graph's steps that `Shown` describes; reads no rows.
+
+        A reader of the rows uses the groups to tell which steps the rows prove done or undone.
+        """
         names, atoms = list(self.by_name), self.names()
 
         def at(field: str, *values: str) -> int:
@@ -130,7 +133,7 @@ class Graph:
 
 
 def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] | None = None) -> Graph:
-    """Make the version before the graph's: ``without`` some steps, and with others ``instead`` of some."""
+    """Make the graph's previous version: without some steps, and with the earlier steps that ``instead`` maps to."""
     others = instead or {}
 
     def part(steps: tuple[type[Step], ...]) -> tuple[type[Step], ...]:
@@ -143,7 +146,7 @@ def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] 
 def _check(step: type[Step]) -> None:
     """Raise ValueError unless the step's undo says what becomes of each field that the step changes in the rows.
 
-    A step without an undo must say nothing of one.
+    The ``undoes`` of a step without an undo must be empty.
     """
     name = step.step_name()
     if not hasattr(step, "leaves"):

@@ -63,7 +63,7 @@ class Observed(NamedTuple):
     evacuated: bool
     """Tells that Nova evacuates the server, or has done so since the migration was made."""
     begun: bool
-    """Tells that the rows have the instance action of the flow, which its first step on the rows writes."""
+    """Tells that the rows have the flow's instance action: the first step that writes rows inserts the action."""
     extra: int | None
     """Identifies the server's instance_extra; None where somebody removed it."""
     flavor: str | None

@@ -180,7 +180,8 @@ def require_own(ctx: Context) -> None:
     move, run = ctx.move, ctx.run
     between = kinds.of(run.kind).crosses_cells
     if between and (owing := run.owing_cells().keys() & {move.source_cell, move.dest_cell}):
-        # Steps were left out in these cells, so that neither copy says what the history alone tells.
+        # The history has the steps that these cells owe as done, and their rows lack what the steps would have written.
+        # The rows are compared by a later step, once these steps are paid.
         paying.pay(ctx, owing)
         return
     if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
@@ -398,7 +399,7 @@ def _wanted(stands: Stands, ctx: Context, hosts: Mapping[int, str], record: Befo
     places = {
         Side.SOURCE: ctx.move.source_host,
         Side.RETURN: ctx.return_host,
-        # Without a migration nothing names the alternate.
+        # A move without a migration, such as an unshelve, has no attempt in ``stands``: it is on the move's alternate.
         Side.DESTINATION: named or hosts.get(ctx.move.attempt),
         Side.NOWHERE: None,
     }

@@ -1,8 +1,10 @@
-"""Works out what the rows of a server say after each step of its move.
+"""Works out what the rows of a server are expected to say after each step of its move.
 
-Rows that say what they said after an earlier step are those of a database that was put back.  Each step declares in
-``leaves`` what it and its undo change in the copy that the server is mapped to, and in ``between`` what they change in
-the copy of each cell.  `left` applies that to a history of steps.
+Other modules compare the rows with that.  `droveway.flows.older_rows` finds a cell database that was put back: its rows
+say what an earlier step left.  ``droveway move settle`` then writes what the move had left there.
+
+Each step declares in ``leaves`` what the step and its undo change in the copy that the server is mapped to, and in
+``between`` what they change in the copy of each cell.  `left` applies that to a history of steps.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def waiting(attempt: int, *, between: bool) -> Copies:
 def after(found: Copies, ran: Ran) -> Copies:
     """Return what the rows say after a step, where they said ``found`` before.
 
-    A step that no graph has changes nothing.
+    Returns ``found`` for a step that is in none of the graphs.
     """
     step = registry.step(ran.kind, ran.step)
     if step is None:
@@ -107,7 +109,7 @@ def changed(found: Stands, leaves: Leaves, ran: Ran) -> Stands:
         return dataclasses.replace(found, **leaves.does)
     changes = dict(leaves.undoes)
     if found.status is None:
-        # A step that never inserted the migration has an undo that finds none, and makes none.
+        # The undo of a step that never inserted the migration finds no migration, and inserts none.
         changes.pop("status", None)
     return dataclasses.replace(found, **changes)
 

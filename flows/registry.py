@@ -39,7 +39,9 @@ def graph(kind: str, version: int) -> Graph:
     """Return the graph; raises NotFound for one that this release does not know."""
     found = GRAPHS.get((kind, version))
     if found is None:
-        raise NotFound(f"flow {kind}@{version} is unknown to this version: a conductor of its own version runs it")
+        raise NotFound(
+            f"this release does not know flow {kind}@{version}: run a conductor of the release that began it"
+        )
     return found
 
 

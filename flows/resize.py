@@ -34,7 +34,7 @@ def _forward(kind: Kind) -> Graph:
             host.StopGuest,
             # Because a host must let go of a device before Cinder ends its export.
             host.ReleaseSource,
-            # Because on shared storage and on one host the copy takes the name of the server's directory.
+            # Because on shared storage and on one host the copy needs the directory's name, which the disks have now.
             host.SetAside,
             copying.CopyDisks,
             host.FitDisks,

@@ -27,13 +27,14 @@ REVERT: Final = Graph(
         host.ReleaseDestination,
         reverting.MoveVolumes,
         reverting.MovePorts,
-        # Because in a shared directory the destination's copy loses its name to them, and nothing may use it then.
+        # Because in a shared directory the restored disks take the name of the destination's copy, nothing may use
+        # that copy any more.
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
         # Because whoever looks the server up must find the host that its guest runs on.
         revert.SwitchRecords,
         reverting.StartGuest,
-        # Because an undo starts the destination's guest again until the source's runs.
+        # Because the revert may be undone until `start_guest` is done, and the undo starts the destination's guest.
         host.DiscardDestination,
         # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,

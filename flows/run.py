@@ -70,8 +70,8 @@ class OtherGraph(NamedTuple):
     """Describes a graph of another kind, by which a flow's move may continue."""
 
     reference: FlowRef
-    lacking: str
-    """Why the move's source cannot take part in it; empty when it can."""
+    source_refusal: str
+    """Why the move cannot use that graph, such as a worker on its source host that is too old; empty when it can."""
     ineligible: Mapping[str, str]
     """Host that is to take no server by that graph → the reason."""
 
@@ -83,7 +83,7 @@ class Run(Protocol):
     flow_uuid: str
     kind: str
     shown: Shown
-    """Which steps of the graph were done or undone, by what the server's rows say."""
+    """The groups of the graph's steps, by what rows of the server prove of them (`Graph.shown`)."""
     epoch: int
     journal: Database
     api: Database
@@ -133,10 +133,11 @@ class Run(Protocol):
         Its undos would not know what they are to bring back.
         """
 
-    def require_way(self, ctx: Context) -> None:
-        """Raise StepError where the journal was put back and the move has gone past this step since.
+    def require_rows_agree(self, ctx: Context) -> None:
+        """Check that the server's rows agree with the journal, before a step changes anything.
 
-        Raises Parked where the server's rows are older than the move: the database of the cell was put back.
+        Raises StepError where the journal was put back and the move has gone past this step since.  Raises Parked where
+        the rows are older than the move: the database of their cell was put back.
         """
 
     def step_runs(self) -> Sequence[StepRun]:
@@ -201,8 +202,10 @@ class Run(Protocol):
     ) -> None:
         """Record a debt: the host still has to carry out the action (``execute``), or its undo (``revert``).
 
-        ``entered`` is the step's own direction.  ``after`` is a host that has to show its own copy of the server's
-        disks, whole, before the debt is paid.  ``deadline`` is the time for the action in seconds.
+        ``direction`` is that of the action which is owed.  ``entered`` is the direction in which the step itself was
+        entered; the two differ where the undo of a step owes an action, or the step owes an undo.  ``after`` is a host
+        that has to show its own copy of the server's disks, whole, before the debt is paid.  ``deadline`` is the time
+        for the action in seconds.
         """
 
     def void(self, step: str, *, host: str) -> bool:
@@ -231,7 +234,11 @@ class Run(Protocol):
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's instance action has: this one, or the move's first if it continues that."""
+        """Return the flow uuid that the request id of Nova's instance action has.
+
+        It is the uuid of this flow.  If this flow continues an earlier one of the move, it is that of the move's first
+        flow, which began the action.
+        """
 
     def goes_on(self) -> bool:
         """Tell whether the flow continues an earlier one, whose first steps were done and not undone."""

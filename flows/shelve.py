@@ -20,7 +20,7 @@ SHELVE: Final = Graph(
     steps=(
         forward.RecordBefore,
         records.MarkShelving,
-        # Because an image service that takes no image must cost no downtime.
+        # Because an image service that refuses the image must be found while the guest still runs.
         images.CreateImages,
         shelving.StopGuest,
         # Because the upload takes longest and fails most often, each step that gives something up comes later.

@@ -38,6 +38,7 @@ class Power(enum.StrEnum):
     BEFORE = "as before the move"
     OFF = "shut down"
     AGAIN = "as the guest is started again"
+    """Running if the guest was on before the move, else shut down: what the server has once the move has started it."""
     FOUND = "as the host found the guest"
     NONE = "no state"
 
@@ -70,7 +71,10 @@ class Stands:
     traces: bool = False
     """Whether `instance_extra.migration_context` and the old_vm_state of the system metadata are there."""
     attachments: Side = Side.SOURCE
-    """The host on which the attachments are complete that block_device_mapping names."""
+    """The host to which the volumes are attached by the attachments that block_device_mapping names.
+
+    NOWHERE: these attachments are empty, and only reserve the volumes.
+    """
     here: bool = True
     """Whether the cell has rows of the server at all."""
     hidden: bool = False
@@ -121,7 +125,7 @@ LEFT_BEHIND: Final = Stands(
     attachments=Side.DESTINATION,
     hidden=True,
 )
-"""What the copy in the source's cell says meanwhile, when the server went into another cell."""
+"""What the copy in the source's cell says while a server that went into another cell waits (`WAITS`) there."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -85,25 +85,30 @@ class Step:
     """What the step and its undo change in the server's rows in the cell.
 
     `droveway.flows.put_back` works out from it whether rows are older than the move.  A step that changes none has
-    `NOTHING`.  In a move between cells this is about the copy that the server is mapped to.
+    `NOTHING`.  In a move between cells ``leaves`` is about the copy that the server is mapped to, in whichever cell.
     """
     between: ClassVar[Between | None] = None
-    """The changes of a step that writes the mapping, or always the same cell's copy, mapped or not."""
+    """What a step of a move between cells changes in the mapping, or in the copy of one particular cell.
+
+    It names the cell, source's or target's, and holds whether the server is mapped to that cell or not.  None for a
+    step that changes neither; its changes are in ``leaves``.
+    """
     finds: ClassVar[bool] = False
     """Whether the step finds out what undos of its flow have to know.
 
-    A flow whose journal was put back is not undone before it has passed this step.  The step then keeps to what it
-    found before, where that is still known.
+    A flow whose journal was put back is not undone before it has passed this step again.  When it runs the step again,
+    the step returns its earlier finding if the journal still has it.
     """
     cell_debt: ClassVar[str] = ""
-    """The debt of a cell that is away, in place of the undo, or of the step where that has no undo.
+    """The debt that is recorded instead of a write, when the database of the cell that is to be written is away.
 
-    It is always the cell that the server is not mapped to.
+    If the step has an undo, the debt replaces the undo.  If it has none, the debt replaces the step itself.  The cell
+    is always the one that the server is not mapped to.
     """
     debt_when_gone: ClassVar[str] = ""
-    """The debt of such a cell in place of the step, when it is declared down and the flow goes on without it."""
+    """The debt that replaces the step when such a cell is declared down and the flow goes on without it."""
     undo_debt_when_gone: ClassVar[str] = ""
-    """The debt of such a cell in place of the undo, when it is declared down and the flow is undone without it."""
+    """The debt that replaces the undo when such a cell is declared down and the flow is undone without it."""
     skipped_when_gone: ClassVar[bool] = False
     """Whether the flow leaves this step out when the cell whose copy it compares or marks is declared down."""
     starts: ClassVar[str] = ""
@@ -142,7 +147,7 @@ class Step:
     def passed_by(self, ctx: Context) -> dict[str, Any]:  # noqa: ARG002 - most have nothing to clear
         """Finish a step that was done before the journal was put back (see `Run.went_on`); return its result.
 
-        It removes what no other step would remove.
+        `passed_by` removes what no other step would remove.
         """
         return {}
 
@@ -154,7 +159,7 @@ class Step:
         raise NotImplementedError(ctx.step)
 
     def may_have_begun(self, ctx: Context) -> bool:
-        """Tell, of the point of no return, whether it may have been passed by now."""
+        """Tell whether this step, which is the point of no return, may have done its work by now."""
         return ctx.run.may_have_begun(ctx.step)
 
     def undo_evacuated(self, ctx: Context) -> None:
@@ -177,7 +182,7 @@ class Step:
         if ctx.run.went_on(ctx.step):
             return self.passed_by(ctx)
         try:
-            ctx.run.require_way(ctx)
+            ctx.run.require_rows_agree(ctx)
             self._mark_again(ctx)
             if outcome.is_reached(ctx):
                 return self.perform_ended(ctx)
@@ -208,7 +213,7 @@ class Step:
             return None
         try:
             if not self._undo_evacuated(ctx, self._evacuated_at_first(ctx)):
-                ctx.run.require_way(ctx)
+                ctx.run.require_rows_agree(ctx)
                 self._mark_again(ctx)
                 return self.undo(ctx)
         except ServerDeleted:
@@ -238,9 +243,9 @@ class Step:
     def _mark_again(self, ctx: Context) -> None:
         """Write the move's task_state again where somebody has reset the server's state.
 
-        A step that would start a guest does so only when it is entered a second time.  Its first run fails, so that a
-        person sees the reset and retries the move.  An unshelve writes its task_state again only at that step: before
-        it the server is on no host, and after it the state is the user's.
+        A step that starts a guest writes the task_state again only when the step is entered a second time.  Its first
+        run fails, so that a person sees the reset and retries the move.  In an unshelve no other step writes the
+        task_state again: before the start the server is on no host, and after it the state is the user's.
         """
         starts = ctx.direction == self.starts
         if outcome.was_tried(ctx) if starts else not kinds.of(ctx.run.kind).begins_offloaded:

@@ -33,7 +33,7 @@ UNSHELVE: Final = Graph(
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # Because only the image can bring the server back until its guest runs, it is deleted late.
+    # Because only the image can bring the server back until its guest runs, the image is deleted late.
     after=(images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 

@@ -243,7 +243,7 @@ class MoveRun:
         """Tell whether a flow that `is_behind` parks at this step and does not fail: its undos know too little."""
         return overtaken.may_not_turn_back(self, step)
 
-    def require_way(self, ctx: Context) -> None:
+    def require_rows_agree(self, ctx: Context) -> None:
         """Raise StepError if the rows show the move elsewhere; Parked if the database of a cell was put back."""
         overtaken.require_way(ctx)
         older_rows.require_own(ctx)
@@ -325,7 +325,7 @@ class MoveRun:
         with self.intent("placement", "release the migration"):
             left = leaving.close_rows(self.cells, ctx.cell, placement, move, self.asked_as, self.epoch, back=back)
             leaving.close_allocations(placement, move, left)
-        other_copy.leave_evacuated(ctx)
+        other_copy.remove_evacuated(ctx)
         attached.free_reserved(ctx)
         for host in sorted({move.source_host, move.dest_host or "", back} - {left.host, ""}):
             attached.unbind_idle(ctx, host)

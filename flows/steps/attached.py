@@ -1,7 +1,8 @@
 """Reads what is attached to a server now: volumes as its rows name them, ports as Neutron has them.
 
 A user may attach and detach while the move waits for confirm or revert, and an earlier request may take effect between
-any two steps.  The record of before the move tells how things were.  What a step acts on is read here, anew.
+any two steps.  The record `Before` tells what was attached when the move began.  A step that needs what is attached now
+reads it here anew.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ class AttachedPort(PortBefore, frozen=True, kw_only=True):
 
 
 def volumes(ctx: Context) -> list[VolumeBefore]:
-    """Return the volumes whose attachments the server's rows name now; for a server that is gone, those of before.
+    """Return the volumes whose attachments the server's rows name now.
 
+    For a server that is gone, return the volumes that it had before the move.
     A volume that Nova is still attaching has a row without an attachment, and is not returned.
     """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
@@ -54,10 +56,11 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
-    """Return the attachments on the host that the flow leads to, by volume, where no rows name them any more.
+    """Return attachments that this move has made and that only the rows in a lost cell named: volume → attachment.
 
-    The rows that named them were in a cell that is gone by now.  For a forward flow, which goes on with the target's
-    copy, that is the source's cell; for a revert it is the target's.  Empty in all other cases.
+    The flow had attached the volumes to the host that it leads to.  Only the rows in the cell that the server leaves
+    named these attachments, and that cell was declared down since: in a forward flow the source's, in a revert the
+    target's.  So Cinder is asked for them.  In all other cases the result is empty.
     """
     move, carries = ctx.move, kinds.of(ctx.run.kind).carries
     if not ctx.crosses_cells or ctx.attempt is None:
@@ -85,7 +88,10 @@ def being_attached(ctx: Context) -> set[str]:
 
 
 def ports(ctx: Context) -> list[AttachedPort]:
-    """Return the ports that the server has in Neutron now; those of before the move have the profile of then."""
+    """Return the ports that the server has in Neutron now.
+
+    A port that the server had before the move is returned with the binding profile that it had then.
+    """
     recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
     found = []
     for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
@@ -97,7 +103,8 @@ def ports(ctx: Context) -> list[AttachedPort]:
 def _come_later(ctx: Context, port: Port) -> PortBefore:
     """Describe a port that was attached after the record was made, as if it had been attached on the source.
 
-    The providers that its profile names on another host have nothing on the source, so the profile names none here.
+    If the port is bound to another host, its binding profile names resource providers of that host.  The source has
+    none of these, so they are left out of the profile that is returned.
     """
     foreign = set() if port.host == ctx.move.source_host else {ALLOCATION}
     return PortBefore(
@@ -112,7 +119,7 @@ def _come_later(ctx: Context, port: Port) -> PortBefore:
 def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:
     """Delete empty attachments that the server's rows do not name.
 
-    It looks at the ``reserved`` volumes, at those of now and at those of before the move.
+    It looks at the ``reserved`` volumes, at those that the server has now and at those that it had before the move.
     """
     named = {volume.volume: volume.attachment for volume in volumes(ctx)}
     known = {volume.volume for volume in _recorded_volumes(ctx)} | named.keys() | set(reserved)
@@ -165,7 +172,7 @@ def writing_port(ctx: Context, call: str, port: str) -> Iterator[None]:
 
 
 def volume_refs(ctx: Context) -> list[VolumeRef]:
-    """Return the volumes of now in the form in which a worker gets them."""
+    """Return the volumes that are attached now in the form in which a worker gets them."""
     return [
         VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
         for each in volumes(ctx)
@@ -173,7 +180,7 @@ def volume_refs(ctx: Context) -> list[VolumeRef]:
 
 
 def port_refs(ctx: Context) -> list[PortRef]:
-    """Return the ports of now in the form in which a worker gets them."""
+    """Return the ports that are attached now in the form in which a worker gets them."""
     return [PortRef(port=port.port, mac=port.mac) for port in ports(ctx)]
 
 

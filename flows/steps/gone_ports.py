@@ -17,9 +17,11 @@ def release(ctx: Context, request: Mapping[str, Any] | None) -> None:
     """Release what the server holds for ports that it had before the move and has no more.
 
     ``request`` is the allocation request by which the server was claimed; None where the server holds again what it
-    held before the move.  Neutron releases nothing for a port that goes.  What the other ports ask for stays, so that a
-    repeat changes nothing.  Where one of those does not name its providers, nothing is released: the audit finds and
-    mends it.
+    held before the move.  Neutron releases nothing for a port that goes.
+
+    The allocation is never lowered below what the remaining ports ask for.  So a repeated call, which would take the
+    same amounts away again, changes nothing.  If a remaining port does not name its providers, nothing is released: the
+    audit finds and mends it.
     """
     asking = [(port.port, port.resources, port.profile) for port in before(ctx.move).ports if port.resources]
     if not asking:

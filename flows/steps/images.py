@@ -109,7 +109,7 @@ class CreateImages(Step):
             _delete(ctx, image)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete the image: Nova rebuilds the server from the image that it was made of."""
+        """Delete the shelve's image: Nova rebuilds the server from the image that the user once created it from."""
         if not before(ctx.move).boot_from_volume:
             _delete(ctx, image_of(ctx.move.id))
 
@@ -141,7 +141,10 @@ class DeleteImages(Step):
 
 
 def _is_gone(ctx: Context) -> bool:
-    """Tell whether the server's rows are deleted; a server that is only about to be may still need its image."""
+    """Tell whether the server's rows are deleted.
+
+    A server in task_state `deleting` does not count: it may still need its image.
+    """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_going(connection, ctx.move.server, deleting=True)
 

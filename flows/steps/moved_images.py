@@ -92,7 +92,7 @@ class CreateImages(Step):
             delete(ctx, of_disks(ctx.move, ctx.destination.attempt).values())
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete the images: Nova rebuilds the server from the image that it was made of."""
+        """Delete the move's images: Nova rebuilds the server from the image that the user once created it from."""
         self.undo(ctx)
 
 
@@ -104,7 +104,7 @@ class DeleteImages(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the images of this alternate; those of an earlier one were deleted by its undo."""
+        """Delete the images of this alternate; the undo of an earlier alternate has deleted the images of that one."""
         wanted = list(of_disks(ctx.move, ctx.destination.attempt).values())
         if ctx.move.keep_image:
             return {"kept": wanted} if wanted else {}

@@ -128,7 +128,7 @@ def went_back(run: Run, step: str) -> bool:
 
 
 def require_way(ctx: Context) -> None:
-    """Raise StepError (``overtaken``) where the move has gone another way than an adopted journal says.
+    """Raise StepError (``overtaken``) unless the rows allow the flow to go the way that an adopted journal says.
 
     A move that was undone is not begun again.  Before the rows are to name the destination, the source has to say that
     its guest is off.  Before anything is undone, the rows have to name the source, and the destination has to say now
@@ -222,7 +222,7 @@ def was_adopted(run: Run) -> bool:
 def is_behind(run: Run) -> bool:
     """Tell whether the flow may have gone further than its journal knows.
 
-    That is so where the journal was adopted in the middle of this flow or right before it.  Flows that began later are
+    It may have if the journal was adopted in the middle of this flow or right before it.  Flows that began later are
     all in the journal.
     """
     return _adopted_on(run) is not None
@@ -244,9 +244,9 @@ def _adopted_on(run: Run) -> int | None:
 def may_not_turn_back(run: Run, step: str) -> bool:
     """Tell whether the flow has to go on from this step or park, since its undos would not know what to bring back.
 
-    That is so for a step that the rows prove done.  Where the flow may have gone further than the journal knows, it is
-    also so for the steps up to the last one that finds what undos need.  A move without a migration, or whose migration
-    has ended, has not gone further.
+    The answer is yes for a step that the rows prove done.  If the flow may have gone further than the journal knows, it
+    is also yes for each step up to the last one that finds what undos need.  A move without a migration, or whose
+    migration has ended, has not gone further.
     """
     if went_on(run, step):
         return True
@@ -280,7 +280,10 @@ def may_have_started(run: Run) -> bool:
 
 
 def require_record(ctx: Context, *, lost: str) -> None:
-    """Park the move (``record-lost``) when it may have gone further and what this step recorded is lost."""
+    """Park the move (``record-lost``) when it may have gone further and what this step recorded is lost.
+
+    ``lost`` names what is lost: neither the journal nor its mirror in ZooKeeper has it.
+    """
     if not is_behind(ctx.run):
         return
     _, migration = _rows(ctx.run)
@@ -290,8 +293,9 @@ def require_record(ctx: Context, *, lost: str) -> None:
         ctx.step,
         ctx.direction,
         StepError(
-            f"the journal was put back to a time before it knew {lost}, and ZooKeeper has lost it too, so the move of "
-            f"{ctx.move.server_name} can be neither finished nor undone: put a newer copy of the journal back",
+            f"the journal was put back to a time before it knew {lost}, and the mirror of the journal in ZooKeeper has "
+            f"lost it too, so the move of {ctx.move.server_name} can be neither finished nor undone: put a newer copy "
+            "of the journal back",
             code="record-lost",
         ),
     )

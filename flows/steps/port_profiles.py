@@ -1,6 +1,7 @@
-"""Makes the profile of a port's binding on each host of a move: it names the providers of what the port asks for.
+"""Makes the profile of a port's binding on each host of a move.
 
-It names the groups of resources as the port does now: Neutron renames them where somebody changes its QoS policy.
+A profile maps each group of resources that the port asks for to the provider of that group.  It uses the names that the
+groups have now: when somebody changes the port's QoS policy, Neutron renames the groups.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ Write = Callable[[Mapping[str, Any]], None]
 def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
     """Write the profile of the port's binding on a host that the move leads to, or leads back to.
 
-    On the source it is the profile of before the move.  On any other host it names the providers that the move claimed
-    there, or none for a port that was attached after the claim.  Raises `droveway.errors.DestinationFault` where
-    Neutron refuses it.
+    On the source it is the profile that the port had before the move.  On any other host it names the providers that
+    the move claimed there, or none for a port that was attached after the claim.  Raises
+    `droveway.errors.DestinationFault` where Neutron refuses it.
     """
     if host == ctx.move.source_host:
         put_back(port, write)
@@ -32,9 +33,9 @@ def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
 
 
 def put_back(port: AttachedPort, write: Write) -> None:
-    """Write the profile of before the move; where Neutron refuses it, the same one without the provider in it.
+    """Write the profile that the binding had before the move; if Neutron refuses it, write it without the providers.
 
-    That provider may be gone, and Neutron then refuses the binding.  The audit finds and heals what is missing.
+    Neutron refuses a binding whose provider is gone.  The audit finds and heals what is missing.
     """
     profile = recorded(port)
     try:
@@ -46,7 +47,10 @@ def put_back(port: AttachedPort, write: Write) -> None:
 
 
 def recorded(port: AttachedPort) -> dict[str, Any]:
-    """Return the port's profile of before the move, unchanged as long as the port asks for the same resources."""
+    """Return the profile that the port had before the move.
+
+    It is unchanged as long as the port asks for the same resources.  Otherwise its groups get their present names.
+    """
     if port.resources is None or port.asks == port.resources:
         return port.profile
     named = port.resources.named(port.profile.get(ALLOCATION))

@@ -40,7 +40,7 @@ class PortStep(Step):
         return f"compute:{availability_zone(ctx, host)}"
 
     def ports(self, ctx: Context) -> list[AttachedPort]:
-        """Return the ports of now that have to be bound anew; empty where both hosts are one."""
+        """Return the server's present ports, which have to be bound anew; empty where both hosts are one."""
         return [] if ctx.same_host else attached.ports(ctx)
 
     @contextlib.contextmanager
@@ -69,8 +69,8 @@ class ReservePorts(PortStep):
     def undo(self, ctx: Context) -> None:
         """Delete the new host's bindings; the undo of `MovePorts` has made the old host's active again by now.
 
-        After a journal was put back that undo may be missing.  Then this one makes the old host's bindings active
-        first, and it leaves the bindings on a host that the server lives on by its rows.
+        If the journal was put back, the undo of `MovePorts` may not have run.  Then this undo makes the old host's
+        bindings active first.  It leaves all bindings on a host that the server's rows name.
         """
         host = self.new_host(ctx)
         if ctx.same_host or lives_on(ctx, host):
@@ -134,8 +134,8 @@ class MovePorts(PortStep):
     def _name_providers(self, ctx: Context, *, back: bool) -> int:
         """Let each port that asks for resources name its providers, with its binding left where it is.
 
-        With ``back`` they are those of before the move, else those that the move claimed.  Returns the number of such
-        ports.
+        With ``back``, a port names the providers that it had before the move, otherwise those that the move claimed.
+        Returns the number of such ports.
         """
         ports = [port for port in attached.ports(ctx) if port.resources is not None or port.asks is not None]
         for port in ports:
@@ -151,7 +151,8 @@ class MovePorts(PortStep):
 def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> None:
     """Look once more whether Nova has evacuated the server; if so, activate again what Nova bound, and raise Evacuated.
 
-    Neutron compares nothing.  An activation by this step that came after Nova's has taken the port from Nova's guest.
+    Neutron activates whichever binding is asked for last.  If this step activated its binding after Nova had activated
+    another, the guest that Nova started has lost the port.
     """
     try:
         starting.require_not_evacuated(ctx)

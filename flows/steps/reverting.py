@@ -105,7 +105,10 @@ class StopGuest(host.StopGuest):
         return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """Define the guest as the revert found it; where the host was declared down then, from the record of before."""
+        """Define the guest as the revert found it.
+
+        If the host was declared down when the revert began, define the guest as it was before the move.
+        """
         found = ctx.inputs["source_check"]["destination"]["definition"]
         redefining.on_destination(ctx, self.host(ctx), found or before(ctx.move).guest.definition)
 
@@ -119,11 +122,17 @@ class MoveVolumes(volumes.MoveVolumes):
     leaves = Leaves({"attachments": Side.SOURCE}, {"attachments": Side.DESTINATION})
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the source's connector: as its worker told it, or as before the move where the source is dead."""
+        """Return the source's connector, as its worker told it.
+
+        If the source is declared down, return the connector that it had before the move.
+        """
         return ctx.inputs["source_check"].get("connector") or before(ctx.move).guest.connector
 
     def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the destination's connector: as it told the revert, or the forward flow where it is dead by now."""
+        """Return the destination's connector, as its worker told the revert.
+
+        If the destination is declared down, return the connector that its worker told the forward flow.
+        """
         return ctx.inputs["source_check"]["destination"].get("connector") or _told_connector(ctx)
 
 

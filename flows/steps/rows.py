@@ -53,8 +53,11 @@ class Rows:
     instance: servers.ServerColumns
     action: actions.ActionRef
     move: str
-    read: servers.MigrationColumns | None = None
-    """The move's migration, if it was read already."""
+    found_migration: servers.MigrationColumns | None = None
+    """The move's migration, as `cell_rows` has read it.
+
+    None in an undo, for which `cell_rows` reads none, and in a move that has no migration, or none yet.
+    """
 
     @functools.cached_property
     def extra(self) -> servers.ExtraColumns:
@@ -64,7 +67,7 @@ class Rows:
     @functools.cached_property
     def migration(self) -> servers.MigrationColumns:
         """Return the move's migration row; raises NotFound."""
-        return self.read or servers.migration_columns(self.session, self.move)
+        return self.found_migration or servers.migration_columns(self.session, self.move)
 
     def change(self, **columns: tuple[Any, Any]) -> None:
         """Compare and swap columns of the server's row in `instances`: column=(old, new); raises Conflict."""
@@ -163,7 +166,7 @@ def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | On
 
 
 def power_state(record: Before) -> int:
-    """Return the power_state of the server while its guest is as it was before the move: on, or stopped."""
+    """Return the power_state of a server that the move has started again: shut down if it was stopped, else running."""
     return PowerState.RUNNING if record.powered_on else PowerState.SHUTDOWN
 
 
@@ -300,9 +303,9 @@ def api_rows(ctx: Context) -> Iterator[orm.Session]:
 def holding_claim(ctx: Context, transaction: AbstractContextManager[orm.Session]) -> Iterator[orm.Session]:
     """Let the transaction commit before anybody else can claim the move; for databases whose rows have no fence.
 
-    The claim in the journal is compared and locked after the writes, while their rows are locked.  A conductor that was
-    delayed before that finds its claim lost, and writes nothing.  While one is delayed after it, no other conductor can
-    claim the move.
+    The claim in the journal is compared and locked after the writes, while their rows are still locked.  If another
+    conductor claims the move before the comparison, this one finds its claim lost and writes nothing.  After the
+    comparison the claim stays locked until the commit, so no other conductor can claim the move.
     """
     with contextlib.ExitStack() as claim, transaction as session:
         yield session

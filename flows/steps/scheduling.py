@@ -40,8 +40,8 @@ class ChooseDestinations(Step):
         """Query the allocation candidates once, then filter and weigh them; raises StepError (``no-valid-host``).
 
         The result has the hosts that were left out, with the filter and the reason against each.  A flow that had
-        chosen before its journal was put back keeps to the destination that it was on.  A flow that continues another
-        one takes the alternates that this has left.
+        chosen before its journal was put back keeps to the destination that it was on.  A flow that continues an
+        earlier flow of the move chooses nothing: it takes the alternates that the earlier flow has not tried.
         """
         if ctx.run.is_behind():
             if ctx.attempt is not None:
@@ -56,7 +56,7 @@ class ChooseDestinations(Step):
         return found | _offered(ctx, found["chosen"], first=1)
 
     def _left(self, ctx: Context) -> dict[str, Any] | None:
-        """Return the alternates that the flow which this one continues has left; None for the move's first flow."""
+        """Return the alternates that an earlier flow of the move chose and did not try; None for the first flow."""
         made = (
             run.result
             for run in reversed(ctx.run.step_runs())
@@ -68,7 +68,10 @@ class ChooseDestinations(Step):
         return found | _offered(ctx, [*found["chosen"], *found.get("later", ())], first=ctx.move.attempt + 1)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Return the destinations that were tried; ``first`` is the number of the last, which is tried now."""
+        """Return the destinations that were tried, the present one last.
+
+        ``first`` is the number of the present one: the flow begins with it and tries none of the earlier ones again.
+        """
         with ctx.run.journal.read() as session:
             tried = [
                 Destination(cell=row.cell, host=row.host, node=row.node, provider=row.provider, request=row.request)
@@ -125,9 +128,9 @@ def _request(ctx: Context, cells: Mapping[str, str]) -> MoveRequest:
 
 
 def _other_graph(ctx: Context) -> OtherGraph | None:
-    """Look up the graph for the alternates that this one cannot take; None where the move keeps to this graph.
+    """Look up the graph for the alternates that the flow's graph cannot take; None if the move may use no other graph.
 
-    It keeps to it where the request names a cell or a host, or servers may not leave their cell.
+    A move may use no other graph if its request names a cell or a host, or if servers may not leave their cell.
     """
     kind = across(ctx.run.kind)
     if kind is None or not ctx.run.options.cross_cell or ctx.move.dest_cell or ctx.move.target_host:
@@ -143,13 +146,13 @@ def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
     """
     cells, source = ctx.run.cells, ctx.move.source_cell
     crosses = kinds.of(ctx.run.kind).crosses_cells
-    found = {source: others.lacking if others is not None and crosses else ""}
+    found = {source: others.source_refusal if others is not None and crosses else ""}
     if not crosses and others is None:
         return found
     with cells.database(source).read() as session:
         bound = copies.barred(session, ctx.move.server)
     if not crosses and others is not None:
-        bound = others.lacking or bound
+        bound = others.source_refusal or bound
     named = [ctx.move.dest_cell] if ctx.move.dest_cell else [name for name in cells.names() if name != source]
     owing = ctx.run.owing_cells()
     away = {name: bound or owing.get(name) or _standing(ctx, name) for name in named}
@@ -182,7 +185,10 @@ def _allow_same_host(ctx: Context) -> bool:
 
 
 def states(ctx: Context, request: MoveRequest, others: OtherGraph | None = None) -> list[HostState]:
-    """Read what the databases say of the hosts now; of server groups only the server's own, out of thousands."""
+    """Read what the databases say of the hosts now.
+
+    Only the server's own server group is read: a cloud may have thousands of groups.
+    """
     run, groups = ctx.run, [request.group.uuid] if request.group is not None else []
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())

@@ -29,7 +29,7 @@ class ChooseSourceHost(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Choose hosts for the flavor of before the move; raises StepError (``no-valid-host``).
+        """Choose hosts for the flavor that the server had before the move; raises StepError (``no-valid-host``).
 
         The result also has how many hosts earlier reverts of the move tried (``before``), and what the migration holds
         on the source (``held``), which an undo gives back.

@@ -33,7 +33,7 @@ class UnbindPorts(Step):
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Bind each port to the host again, with its profile of before; not for a server that is deleted."""
+        """Bind each port to the host again, with the profile that it had before the move; not for a deleted server."""
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)

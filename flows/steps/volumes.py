@@ -102,7 +102,8 @@ class MoveVolumes(Step):
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
             present = held(ctx, volume)
-            # After an adoption `reserve_volumes` may have run again: ``old`` is then what this step had made.
+            # In a journal that was adopted, `reserve_volumes` may have run again after this step.  The rows then named
+            # the attachment that this step had made, so that ``old`` is this step's attachment.
             old = present.get(ids["old"]) if ids is not None else None
             if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
                 # Cinder lacks the attachment that the rows name only if its database was put back since.

@@ -137,7 +137,7 @@ def test_a_flow_whose_version_is_gone_is_left_alone(lab: Stage) -> None:
     move = begun(lab, "copy_disks")
     with second_version.planted("resize"):
         second_version.forget_older("resize")
-        assert f"flow resize@{FIRST['resize']} is unknown to this version" in lab.refused("move", "cancel", move)
+        assert f"this release does not know flow resize@{FIRST['resize']}" in lab.refused("move", "cancel", move)
     lab.cli("move", "resume", move)
     assert lab.move("web").state == "verifying"
 

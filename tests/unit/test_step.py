@@ -57,7 +57,7 @@ class FakeRun:
     def went_back(self, step: str) -> bool:
         return False
 
-    def require_way(self, ctx: Any) -> None:
+    def require_rows_agree(self, ctx: Any) -> None:
         """Let it go on from anywhere."""
 
     def wait(self, seconds: float) -> None:

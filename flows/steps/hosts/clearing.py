@@ -1,5 +1,6 @@
-"""Clears what hosts may still hold of a move that Nova has ended: guest, copy of the disks, disks set aside, manifest.
+"""Clears what hosts may still hold of a move that Nova has ended.
 
+That is the guest, the copy of the disks, the disks that were set aside, and the manifest: the file that lists these.
 The server is Nova's again, and may have been moved, stopped or resized since.  So a host removes only what has this
 move's mark, and only where the server does not live.  Of two copies of the disks one is deleted only after the other
 host has shown its own.

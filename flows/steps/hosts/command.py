@@ -152,7 +152,7 @@ def describe(ctx: Context, host: str, *, part: str) -> GuestState:
 def query_host(
     ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None
 ) -> dict[str, Any]:
-    """Ask the host so that it answers anew each time, where an earlier answer proves nothing."""
+    """Ask the host under a new key each time, so that its worker looks anew and does not repeat an earlier answer."""
     anew = f"{part}-{secrets.token_hex(4)}"
     return ctx.command(host, action, details or NoDetails(), direction="execute", part=anew)
 

@@ -25,8 +25,8 @@ _LET_GO: Final = frozenset({"foreign", "damaged"})
 def _kept(ctx: Context) -> dict[str, Any] | None:
     """Return the guest's state on the destination where `keep_copy` has taken the move's mark off before.
 
-    A journal that was put back does not know that.  It is so where the source has nothing set aside any more and the
-    destination has the whole disks and an unmarked guest; else returns None.
+    A journal that was put back does not know that.  The mark was taken off if the source has nothing set aside any more
+    and the destination has the whole disks and an unmarked guest.  Otherwise returns None.
     """
     if ctx.same_host or not overtaken.was_adopted(ctx.run):
         return None
@@ -50,9 +50,9 @@ class CheckDestinationCopy(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Have the destination check its copy and return the guest's state.
 
-        Nothing is checked for a server that was deleted meanwhile: nobody needs its disks.  A destination that is
-        declared down is not waited for where the server is to be deleted, or the source is declared down too.  In the
-        latter case the source keeps its copy until both hosts are back.
+        Nothing is checked for a server that was deleted meanwhile: nobody needs its disks.  The step also goes on
+        without a destination that is declared down, if the server is to be deleted or the source is declared down too.
+        If both hosts are down, the source keeps its copy until both are back.
         """
         if is_deleted(ctx):
             return {"running": False, **GONE}
@@ -125,10 +125,12 @@ class DiscardSource(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Delete the source's copy once the destination has shown its own, which is then the server's only one.
 
-        A destination that is declared down shows nothing: the step fails, and the source's copy stays.  Where the
-        source may have been asked already, or is declared down too, the source owes the deletion instead.  It is paid
-        once the destination has shown its copy.  A copy that is kept for a time (``--keep-source``) is recorded as a
-        debt with a date, at which the host purges it.
+        A destination that is declared down shows nothing.  Then the step fails, and the source's copy stays.  The step
+        does not fail where an earlier run may have asked the source already, or where the source is declared down too:
+        the source then owes the deletion, and carries it out once the destination has shown its copy.
+
+        A copy that is kept for a time (``--keep-source``) is recorded as a debt with a date, at which the host purges
+        it.
         """
         if not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx)):
             begun = ctx.run.may_have_begun(ctx.step)

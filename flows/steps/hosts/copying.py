@@ -46,7 +46,7 @@ class CopyDisks(HostStep):
         return copied
 
     def undo(self, ctx: Context) -> None:
-        """Delete the copy once the source has shown the disks that it was made of, and withdraw the offer.
+        """Delete the copy once the source has shown the disks from which it was made, and withdraw the offer.
 
         Where the journal was put back, the move may have been confirmed since.  Then the source has nothing any more,
         and this copy is the server's only one.  The copy of a deleted server is deleted without a look at the source.
@@ -67,9 +67,10 @@ class CopyDisks(HostStep):
             self._offer(ctx, "revert")
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Delete the copy once the source has shown what it was made of; else rename it and let its deletion be owed.
+        """Delete the copy once the source has shown the disks from which it was made.
 
-        In a directory that both hosts share the copy stays: Nova may have started the server from it.
+        If the source does not show them, the copy is renamed, and the destination owes its deletion.  In a directory
+        that both hosts share the copy stays: Nova may have started the server from it.
         """
         if same_directory(ctx) or lives_on(ctx, self.host(ctx)):
             return
@@ -88,7 +89,10 @@ class CopyDisks(HostStep):
             self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe: the destination's check has written it again, and no copy follows to remove it."""
+        """Remove the storage probe, which the destination's check has written again.
+
+        A copy removes the probe when it is done, but the disks are copied already and are not copied again.
+        """
         forget_probe(ctx, self.host(ctx))
         return {}
 

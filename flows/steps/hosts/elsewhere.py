@@ -47,7 +47,7 @@ class CheckSource(HostStep):
     where = Where.RETURN
     extra_actions = ("check_set_aside", "find_storage")
     does = "check CPU, machine type, space and how the disks are reached; look at the guest on the destination"
-    undoes = "remove what the host was asked to leave behind"
+    undoes = "remove the storage probe and the files of an unfinished copy"
     gives = "source_check"
     finds = True
 
@@ -117,7 +117,7 @@ class CopyDisks(HostStep):
     deadline = copying.DEADLINE
     needs = ("source_check",)
     does = "copy the disks, from what was set aside or from their images; verify them"
-    undoes = "delete the copy; what it was made of stays"
+    undoes = "delete the copy; the disks or images from which it was made stay"
     extra_actions = (_COPY, "check_copy", RENAME)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
@@ -136,7 +136,10 @@ class CopyDisks(HostStep):
         return commands.DownloadDisks(disks=[], probe=probe_name(ctx))
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe: the host's check has written it again, and no copy follows that removes it."""
+        """Remove the storage probe, which the host's check has written again.
+
+        A copy removes the probe when it is done, but the disks are copied already and are not copied again.
+        """
         forget_probe(ctx, self.host(ctx))
         return {}
 
@@ -175,7 +178,7 @@ class CopyDisks(HostStep):
 
 
 class FitDisks(host.FitDisks):
-    """Makes swap, which is never copied; the other disks keep the sizes of before the move."""
+    """Makes swap, which is never copied; the other disks keep the sizes that they had before the move."""
 
     where = Where.RETURN
     does = "make swap anew"

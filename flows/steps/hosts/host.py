@@ -35,7 +35,7 @@ class CheckDestination(HostStep):
 
     where = Where.DESTINATION
     does = "check CPU, machine type, space and volumes' connector; write the storage probe"
-    undoes = "remove the probe and its own leftovers"
+    undoes = "remove the storage probe and the files of an unfinished copy"
     gives = "destination_check"
 
     def details(self, ctx: Context) -> commands.CheckDestination:
@@ -127,7 +127,10 @@ class StopGuest(HostStep):
             self._leave_off(ctx)
 
     def undo_evacuated(self, ctx: Context) -> None:
-        """Leave the guest off, and end what still runs of the step where the host answers."""
+        """Leave the guest off: have the host give up the step's command if it is still carrying that out.
+
+        Does nothing if the host is away or declared down.
+        """
         try:
             self.command(ctx, self.owed_undo(ctx))
         except StepError as error:
@@ -190,9 +193,9 @@ class ReleaseSource(HostStep):
         return to_disconnect(ctx)
 
     def undo_details(self, ctx: Context) -> commands.Connections:
-        """Name what to connect again, by the attachments of now: an undo may have made new ones.
+        """Name what to connect again, by its present attachments: an undo may have made new ones.
 
-        For a deleted server nothing is connected; the command only ends what still runs of the step.
+        For a deleted server nothing is connected; the command only ends a disconnect that is still under way.
         """
         return NOTHING if is_deleted(ctx) else commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
@@ -276,7 +279,8 @@ class DefineGuest(HostStep):
 class StartGuest(HostStep):
     """Starts the guest: the point of no return.
 
-    Afterwards the guest was started, was proved never started, or nobody knows; only the second may be undone.
+    Afterwards the guest has been started, or the host has proved that it never started the guest, or nobody knows.  The
+    flow is undone only after such a proof.
     """
 
     where = Where.DESTINATION
@@ -356,9 +360,9 @@ class StartGuest(HostStep):
         return False
 
     def undo(self, ctx: Context) -> None:
-        """Leave the guest off, once the host shows that it never started it.
+        """Leave the guest off, once the host shows that it never started the guest.
 
-        Where the flow was cancelled, no worker has said so before.
+        The host is asked here because a flow that was cancelled at this step has not asked it yet.
         """
         if not ctx.run.declared_down(self.host(ctx)):
             starting.require_never_started(ctx, self.host(ctx), self.defined_by)
@@ -379,7 +383,10 @@ class PrepareSourceGuest(HostStep):
     needs = ("source_check",)
 
     def details(self, ctx: Context) -> commands.PrepareSourceGuest:
-        """Make the old definition with what is attached now; on the same host also name the one of an undo."""
+        """Name the definition that the guest had before the move, and what is attached now.
+
+        If source and destination are one host, name the destination's definition too: an undo puts it back.
+        """
         record = before(ctx.move)
         return commands.PrepareSourceGuest(
             definition=record.guest.definition,
@@ -389,9 +396,10 @@ class PrepareSourceGuest(HostStep):
         )
 
     def undo_details(self, ctx: Context) -> commands.PrepareSourceGuest:
-        """Name what to disconnect: what is attached now, and what was before the move.
+        """Name what to disconnect: what is attached now, and what was attached before the move.
 
-        On the same host it is what the destination's guest needs: exactly what is attached now.
+        If source and destination are one host, the undo defines the destination's guest again: name only what is
+        attached now, which that guest needs.
         """
         details = self.details(ctx)
         if ctx.same_host:

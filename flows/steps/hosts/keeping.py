@@ -25,9 +25,10 @@ They are for a debt, or for a server that Nova has confirmed: its disks may have
 
 
 class KeepCopy(HostStep):
-    """Takes the mark "copy of this move" off the disks and the guest; a destination that is away owes that.
+    """Takes the mark "copy of this move" off the disks and the guest, which then stay for good.
 
-    The mark of a confirmed move means nothing any more, so that nothing has to wait for the host.
+    If the destination is away, it owes the step.  The flow need not wait for it, since nothing reads the mark of a
+    confirmed move.
     """
 
     where = Where.DESTINATION

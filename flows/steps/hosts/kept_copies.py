@@ -1,4 +1,4 @@
-"""Keeps a copy of the disks under another name, where it may not be deleted since the other copy's host is dead."""
+"""Renames a copy of the disks that may not be deleted yet, since the host of the other copy is dead."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _KNOWN: Final = f"{RENAME}@{ACTION_VERSION}"
 def rename(ctx: Context, host: str) -> None:
     """Have the host give the copy a name under which nobody takes it for the server's own disks.
 
-    A host that is away owes that.  Two cases keep the server's name: a worker of an older release, which cannot rename,
-    and a directory that both hosts share, where the disks that the copy was made of lie beside it.  Raises StepError
-    where the host refuses.
+    If the host is away, it owes the rename.  In two cases the copy keeps the server's name.  A worker of an older
+    release cannot rename.  In a directory that both hosts share, the disks from which the copy was made lie beside it.
+    Raises StepError where the host refuses.
     """
     worker = ctx.run.workers().get(host)
     if same_directory(ctx) or (worker is not None and _KNOWN not in worker.actions):

@@ -1,4 +1,4 @@
-"""Has a guest that is off defined with what is attached now, and what was detached meanwhile disconnected."""
+"""Defines anew a guest that is off, with what is attached now; the host first disconnects what was detached since."""
 
 from __future__ import annotations
 

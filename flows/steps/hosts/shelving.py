@@ -37,7 +37,7 @@ class UploadDisks(HostStep):
     where = Where.SOURCE
     deadline = DEADLINE
     does = "upload the root disk, flattened; compare what the image service has then"
-    undoes = "remove what was flattened for it"
+    undoes = "remove the flattened disk"
     gives = "uploaded"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:

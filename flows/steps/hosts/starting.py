@@ -147,10 +147,10 @@ def prove_off(ctx: Context, host: str, other: str) -> None:
 
 
 def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
-    """Raise StepError (``start-unknown``) when the host's guest was started since it was defined for this start.
+    """Raise StepError (``start-unknown``) when the host has started the guest since step ``defined_by`` defined it.
 
-    The host's count of starts is compared with the one in the result of step ``defined_by``.  The worker's own journal
-    is no proof: it may have been lost since, with the start in it.
+    The host counts the starts of a guest.  That count is compared with the one in the result of step ``defined_by``.
+    The worker's own journal is no proof: the worker may have lost its journal after the start.
     """
     told = sa.select(MoveStep.result).where(
         MoveStep.flow_uuid == ctx.run.flow_uuid,
@@ -218,5 +218,5 @@ def _require_hidden(ctx: Context) -> None:
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
-    if rows.read is None and evacuation.has_come(ctx, rows.session, row.task_state):
+    if rows.found_migration is None and evacuation.has_come(ctx, rows.session, row.task_state):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

@@ -34,7 +34,7 @@ class FindStorage(host.FindStorage):
     does = "look for the destination's probe: is the storage shared? Else choose the way for the disks"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Decide the way; the result has it with the reason, and the move's row has it too.
+        """Decide how the disks are transferred; the result has the way and the reason, and the move's row has the way.
 
         Raises DestinationFault (``source-unreachable``) where the destination cannot get the disks.
         """
@@ -55,7 +55,7 @@ class UploadDisks(HostStep):
     where = Where.SOURCE
     deadline = copying.DEADLINE
     does = "upload the disks, flattened; compare what the image service has then"
-    undoes = "remove what was flattened for that"
+    undoes = "remove the flattened disks"
     gives = "uploaded"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:

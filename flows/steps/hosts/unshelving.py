@@ -28,8 +28,8 @@ class CopyDisks(HostStep):
     def undo(self, ctx: Context) -> None:
         """Delete what was downloaded, once the image was seen whole or the server is to be deleted.
 
-        Nova deletes the image with the server's request.  That may happen while the server is mapped to the other cell,
-        and the rows in this one then last until the move's end.
+        When a user deletes a shelved server, Nova deletes the image too.  If the server was mapped to the other cell at
+        that time, its rows in this cell stay until the move ends.
         """
         image = before(ctx.move).image
         if image is not None and not (ctx.move.delete_requested or is_deleted(ctx)):
@@ -51,7 +51,10 @@ class CopyDisks(HostStep):
         return ctx.result is not None or bool(describe(ctx, self.host(ctx), part="copy").disks)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """Remove the storage probe: the destination's check has written it again, and no copy follows to remove it."""
+        """Remove the storage probe, which the destination's check has written again.
+
+        A copy removes the probe when it is done, but the disks are copied already and are not copied again.
+        """
         forget_probe(ctx, self.host(ctx))
         return {}
 

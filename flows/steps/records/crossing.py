@@ -130,7 +130,7 @@ class CopyRecords(Step):
 
     def undo_evacuated(self, ctx: Context) -> None:
         """Remove the copy that the mapping does not name; the other one is Nova's."""
-        other_copy.leave_evacuated(ctx)
+        other_copy.remove_evacuated(ctx)
 
 
 class RecordDestination(forward.RecordDestination):
@@ -244,7 +244,7 @@ class SwitchMapping(Step):
     """Maps the server to the other cell, in which it lives from then on."""
 
     back: ClassVar[bool] = False
-    """Whether the step maps the server back to the source's cell; it then does so for a server being deleted too."""
+    """Whether the step maps the server back to the source's cell, even a server that is being deleted."""
     does = "map the server to the other cell"
     undoes = "map it to its own cell again"
     leaves = Leaves(_ARRIVED, _LEFT)
@@ -281,7 +281,10 @@ class CarryLateWrites(Step):
         return other_copy.carry(ctx, *_from_to(ctx, back=self.back))
 
     def undo(self, ctx: Context) -> dict[str, Any] | None:
-        """Carry it the other way; return a result only where the copy could not be read, for the history."""
+        """Carry what users wrote the other way.
+
+        Returns a result, for the history, only if the copy could not be read.
+        """
         carried = other_copy.carry(ctx, *_from_to(ctx, back=not self.back))
         return carried if other_copy.UNREAD in carried else None
 
@@ -301,10 +304,12 @@ class HideSource(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hide the copy, naming the destination's host; by flavor.old Nova still counts the source's usage.
+        """Hide the copy, and let it name the destination's host.
 
-        Where this step was a debt, `hand_over_source` may have been left out too, since the same cell was away.  Then
-        its status is written here.
+        It also sets flavor.old, so that Nova still counts the server's usage on the source host.
+
+        If the cell owed this step, `hand_over_source` may have been left out too, since the same cell was away.  Then
+        the migration status that `hand_over_source` writes is written here.
         """
         record = before(ctx.move)
         reserved = reserved_on(ctx)
@@ -347,7 +352,11 @@ class FinishSourceRecords(Step):
 
 
 class FinishRecords(forward.FinishRecords):
-    """Finishes the target's rows; a cell that is gone owes that, and `move revert` then brings the server back."""
+    """Finishes the target's rows.
+
+    If the target's cell is declared down, the cell owes this step.  The server may then be brought back to the source's
+    cell with ``droveway move revert``.
+    """
 
     debt_when_gone = debts.FINISH
 
@@ -404,7 +413,7 @@ def show_source(ctx: Context, rows: Rows) -> None:
 
 
 def own_place(ctx: Context, rows: Rows) -> Place:
-    """Return where the server is in the source's cell: on its source, or on the host that a revert leads to instead."""
+    """Return where the server is in the source's cell: on its source, or on the host that takes the source's place."""
     if ctx.returning is None:
         return source_place(ctx, before(ctx.move))
     host, node = ctx.returning.host, ctx.returning.node

@@ -26,9 +26,10 @@ _LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING,
 
 
 class MarkReverting(revert.MarkReverting):
-    """Marks the target's rows as being reverted; left out where that cell is gone.
+    """Marks the target's rows as being reverted; the flow leaves this step out if the target's cell is declared down.
 
-    The cell then owes the undo, which takes the mark away.
+    If the revert is then undone, the cell owes the undo of this step: the cell may have been lost after the mark was
+    written.
     """
 
     skipped_when_gone = True
@@ -62,7 +63,7 @@ class CheckSourceRecords(Step):
         source, target = ctx.move.source_cell, ctx.destination.cell
         confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
         if confirms and not other_copy.stands(ctx, source, target):
-            # A confirm that the journal, which was put back, does not know has removed the copy already.
+            # The journal was put back, and does not know that this confirm has removed the copy already.
             return {}
         with cell_rows(ctx, source) as rows:
             other_copy.take_deletion_over(ctx, rows, target)

@@ -122,7 +122,7 @@ class RecordBefore(Step):
                 image=image,
             )
 
-    def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:  # noqa: ARG002 - others have it from there
+    def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:  # noqa: ARG002 - an unshelve needs it
         """Ask the source for the guest."""
         found = ctx.command(ctx.move.source_host, "describe_guest", NoDetails(), deadline=self.deadline)
         return msgspec.convert(found, type=GuestState)
@@ -148,7 +148,7 @@ class Accept(Step):
         """
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
-            if rows.read is not None:
+            if rows.found_migration is not None:
                 # A later step has inserted the migration already: the journal was put back and does not know it.
                 return {}
             require_recorded(rows, record)
@@ -215,8 +215,8 @@ class RecordMigration(Step):
         """Insert the row as `pre-migrating`, as Nova's `MigrationTask._preallocate_migration` does."""
         record, move = before(ctx.move), ctx.move
         with cell_rows(ctx) as rows:
-            if rows.read is None:
-                # Only the host tells of an evacuation that came before this row.
+            if rows.found_migration is None:
+                # Before this row is there, only `instances.host` shows that Nova has evacuated the server.
                 rows.change(host=(move.source_host, move.source_host))
                 rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
         return {}
@@ -334,7 +334,7 @@ class MarkMigrating(Step):
     """Says in Nova's rows that the guest is off, before it is, so that no nova-compute that restarts starts it."""
 
     does = "mark the guest as about to be shut down"
-    undoes = "back to preparing"
+    undoes = "mark the migration as preparing again"
     leaves = Leaves(
         {
             "task_state": TaskState.RESIZE_MIGRATED,
@@ -366,8 +366,8 @@ class MarkMigrating(Step):
     def undo(self, ctx: Context) -> None:
         """Write status `pre-migrating`, and power_state and vm_state as recorded before the move.
 
-        The vm_state is written since a user may have stopped the server after a reset of its state, and only the other
-        cell's copy says so.
+        An administrator may have reset the server's state during the move, and its user may then have stopped it.  In a
+        move between cells only the copy in the target's cell then says `stopped`.  So the vm_state is written here too.
         """
         fault, record = failure(ctx), before(ctx.move)
         with cell_rows(ctx) as rows:

@@ -51,7 +51,10 @@ class Homes:
     """Holds the hosts that may have something of the server."""
 
     now: str
-    """The host that its rows name, which must be cleared; without rows, the host of before the delete."""
+    """The host that the server's rows name, which must be cleared.
+
+    If the rows are gone, it is the host that the server was on when the delete began.
+    """
     others: tuple[str, ...] = ()
     """The hosts that it has left, or never came to; one of these that is away owes the command."""
 
@@ -71,7 +74,7 @@ def before(ctx: Context) -> str:
 
 
 def hold(ctx: Context) -> Homes:
-    """Return the server's homes by its rows of now, and write task_state `deleting` again if it was replaced.
+    """Return the server's homes by its present rows, and write task_state `deleting` again if it was replaced.
 
     Raises StepError (``being-evacuated``) while Nova evacuates the server.  If a person retries the move after that
     error, the server is deleted all the same, as by Nova's own delete: the evacuation ends once it sees the task_state.

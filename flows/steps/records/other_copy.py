@@ -68,7 +68,10 @@ class Standing(NamedTuple):
     known: bool
     """Whether the cell has the migration of this move."""
     going: bool
-    """Whether its removal has begun: rows that it lacks then were not removed by a user."""
+    """Whether this move has begun to remove the copy.
+
+    Nothing is carried over from such a copy: rows that it lacks were removed by the move, and not by a user.
+    """
 
 
 def find(session: orm.Session, server: str, move: str) -> Standing | None:
@@ -123,28 +126,30 @@ def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False)
     )
 
 
-def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
-    """Carry what users wrote only in the copy in cell ``source`` into the copy in cell ``target``.
+def carry(ctx: Context, from_cell: str, to_cell: str) -> dict[str, Any]:
+    """Carry what users wrote only in the copy in ``from_cell`` into the copy in ``to_cell``.
+
+    The two are the cells of the move, in either order.  Nothing is carried from a cell that has no copy any more.  An
+    undo carries nothing into a cell whose copy a user has deleted.  A cell that is declared down is neither read nor
+    written; the result says what was not read.
 
     Returns the digests by which the next carry tells which copy was changed, and the keys that users changed in both
-    (``clashes``).  Nothing is carried from a cell that has no copy any more.  An undo carries nothing into a cell whose
-    copy a user has deleted.  A cell that is declared down is neither read nor written; the result says what was not
-    read.
+    copies (``clashes``).
     """
-    if ctx.run.cells.is_down(source):
-        return unread(source)
-    if ctx.run.cells.is_down(target):
+    if ctx.run.cells.is_down(from_cell):
+        return unread(from_cell)
+    if ctx.run.cells.is_down(to_cell):
         return {}
-    with ctx.run.cells.database(source).read() as session:
+    with ctx.run.cells.database(from_cell).read() as session:
         if servers.is_gone(session, ctx.move.server):
             return {}
         theirs = copies.read(session, ctx.move.server)
     if ctx.direction == "revert":
-        with ctx.run.cells.database(target).read() as session:
+        with ctx.run.cells.database(to_cell).read() as session:
             if servers.is_gone(session, ctx.move.server):
                 return {}
-    with claimed_rows(ctx, target) as rows:
-        return _carry_into(ctx, rows, theirs, mapped=target == ctx.cell)
+    with claimed_rows(ctx, to_cell) as rows:
+        return _carry_into(ctx, rows, theirs, mapped=to_cell == ctx.cell)
 
 
 def unread(cell: str) -> dict[str, Any]:
@@ -223,7 +228,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
 
 
-def leave_evacuated(ctx: Context) -> None:
+def remove_evacuated(ctx: Context) -> None:
     """Remove the copy that the mapping does not name, after Nova has evacuated the server by the other copy.
 
     The copy is hidden first if it was still visible.  Nothing is carried over, since the mapped copy is Nova's.
@@ -250,8 +255,9 @@ def leave_evacuated(ctx: Context) -> None:
 def mark_again(ctx: Context, cell: str) -> None:
     """Mark the hidden copy in the cell with this move again: the flow took the mark off when it ended.
 
-    It is used for what the cell owes; until that is paid, no other move of the server uses the cell.  A copy is left
-    alone if the flow never compared it, since it may not be this move's.
+    The keeper calls it before it removes a copy that the cell owed to remove, if the move has no migration: only the
+    mark then proves that the copy is this move's.  No other move of the server uses the cell before that.  A copy is
+    left alone if the flow never compared it, since it may not be this move's.
     """
     server, flow = ctx.move.server, (ctx.run.flow_uuid, ctx.move.attempt)
     if not any((run.flow_uuid, run.attempt) == flow and DIGESTS in (run.result or {}) for run in ctx.run.step_runs()):
@@ -309,7 +315,7 @@ def forget_consoles(rows: Rows) -> None:
 def _carry_last(ctx: Context, cell: str, other: str) -> None:
     """Carry over what users wrote late in a copy that is about to be removed, and mark it as going.
 
-    Once a part of the copy is removed, a row that it lacks no longer proves that a user has removed it.
+    Once the move has removed a part of the copy, a missing row no longer proves that a user has removed it.
     """
     server = ctx.move.server
     with ctx.run.cells.database(cell).write() as session:

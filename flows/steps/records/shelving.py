@@ -20,11 +20,17 @@ from droveway.persistence.times import utcnow
 
 AT: Final = "shelved_at"
 HOST: Final = "shelved_host"
-"""The keys of Nova's system metadata for when and where a server was shelved; not for one on a volume."""
+"""The keys of Nova's system metadata for when and where a server was shelved.
+
+A server whose root disk is a volume has none of them.
+"""
 
 
 def event(record: Before) -> str:
-    """Name the event of Nova's action: Nova offloads a server whose root disk is a volume at once."""
+    """Name the event of Nova's action.
+
+    Nova shelves and offloads in two actions, but a server whose root disk is a volume is offloaded at once.
+    """
     return "compute_shelve_offload_instance" if record.boot_from_volume else "compute_shelve_instance"
 
 
@@ -39,7 +45,10 @@ class MarkShelving(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Change task_state from NULL to `shelving`, which a restarting nova-compute leaves; set power_state 4."""
+        """Change task_state from NULL to `shelving`, and set power_state 4.
+
+        A nova-compute that restarts does not change a server in task_state `shelving`.
+        """
         record, here = before(ctx.move), ctx.move.source_host
         with cell_rows(ctx) as rows:
             if rows.instance.task_state is None:

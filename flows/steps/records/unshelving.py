@@ -56,7 +56,10 @@ class RecordBefore(forward.RecordBefore):
     """Records what the image and the rows say of the server, which is on no host that could be asked."""
 
     def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:
-        """Describe the guest as the shelve that made the image found it; without a definition where Nova shelved it."""
+        """Describe the guest with the definition that it had when this tool shelved it, and the disk of its image.
+
+        The definition is empty for a server that Nova shelved.
+        """
         disks = []
         if image is not None:
             root = DiskInfo(name=images.ROOT, format=image.format, virtual_size=image.size, allocated=image.size)
@@ -74,7 +77,8 @@ class RecordBefore(forward.RecordBefore):
     def image(self, ctx: Context) -> ImageBefore | None:
         """Return the image that the rows name; None for a server whose root disk is a volume.
 
-        Raises StepError (``image-gone``) where the image is not whole, or the rows of another server name none.
+        Raises StepError (``image-gone``) where the image is not whole, or where the rows name no image although the
+        server's root disk is no volume.
         """
         with ctx.run.cells.database(ctx.cell).read() as session:
             name = servers.system_metadata(session, ctx.move.server).get(servers.SHELVED_IMAGE)
@@ -144,7 +148,10 @@ class SwitchRecords(Step):
     leaves = Leaves({"side": Side.DESTINATION, "zone": Side.DESTINATION}, {"side": Side.NOWHERE, "zone": Side.NOWHERE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Write host, node, compute_id, launched_on and zone; a restarting nova-compute leaves `unshelving` alone."""
+        """Write host, node, compute_id, launched_on and zone.
+
+        A nova-compute that restarts does not change a server in task_state `unshelving`.
+        """
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             name_destination(ctx, rows)
