@@ -13,4 +13,8 @@ Words that the modules of this package use:
   renamed to ``<uuid>_keep-<move>`` after the confirm.
 - An *overlay* is a disk that only holds its difference to another file, its *base*.
 - A *note* is a number that an action writes into the worker's journal, to find it again after a crash.
+- A *debt* is a clean-up that a host still owes, for example because its worker was away when the step ran.  A conductor
+  sends the clean-up later as a command, which *pays* the debt.
+- A *question* is an action that looks at the host and changes nothing.  Its answer is soon out of date, so the worker
+  keeps none and looks again each time (`droveway.wire.commands.ages`).
 """

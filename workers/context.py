@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from droveway.clients.references import Data, ImageRecord
 
 Probe = Callable[[str, Direction, str, str], None]
-"""Injects a fault: called with the step, the direction, ``during`` and the name of the effect that comes next."""
+"""Injects a fault; called with the step, the direction, the phase and the name of an effect (`Context.effect`).
+
+The phase is always ``during`` here, since a worker's faults fire while a step runs.  A conductor's faults have other
+phases too.
+"""
 
 PROGRESS_SECONDS: Final = 0.5
 
@@ -43,7 +47,7 @@ class References(Protocol):
         """
 
     def upload_image(self, image: str, data: Data) -> None:
-        """Send these bytes to an image, unless it has its data or another upload is about to give it."""
+        """Send these bytes to an image; send nothing if the image has its data or another upload is under way."""
 
     def download_image(self, image: str, offset: int) -> Generator[bytes, None, None]:
         """Yield an image's bytes from ``offset`` on, part by part."""
@@ -115,7 +119,8 @@ class Context:
     def effect(self, name: str) -> None:
         """Let the action be stopped here, before its effect ``name``, which the caller then performs.
 
-        Raises as `check` does.  A fault may be injected here.  After a change of the ZooKeeper session it also fences.
+        A name in the past tense, such as ``renamed``, marks the moment after an effect.  Raises as `check` does.  A
+        fault may be injected here.  After a change of the ZooKeeper session it also fences.
         """
         self.check()
         if self._probe is not None:
@@ -165,7 +170,7 @@ class Context:
         self._cancelled.set()
 
     def stop(self) -> None:
-        """End the action at its next effect without a result, so that the next worker process carries it out again."""
+        """End the action before its next effect, without a result: the next worker process carries it out again."""
         self._stopped = True
         self._cancelled.set()
 

@@ -48,7 +48,11 @@ POLL_EVERY: Final = 2.0
 
 
 MOST_AT_ONCE: Final = 16
-"""Most commands carried out side by side.  Undos start all the same, and questions (`commands.ages`) do not count."""
+"""Most commands that the worker carries out side by side.
+
+An undo starts even when so many run.  Questions do not count: `commands.ages` tells them by their answers, which are
+soon out of date.
+"""
 
 
 class _Left(NamedTuple):
@@ -178,7 +182,7 @@ class Worker:
         return self._last_tick
 
     def register(self) -> None:
-        """Create the node that says that this host is up, in place of one that an earlier session or anybody else left.
+        """Create the node that says that this host is up, in place of any other node that has its name.
 
         Raises Refused while a worker of the same name lives on another machine: both would carry out each command.
         """
@@ -192,8 +196,8 @@ class Worker:
             if owner not in (0, self.coordination.session) and found is not None:
                 self._refuse_namesake(found[0])
             self.coordination.delete(path)
-        # The numbers change with each command, so they are read only for a new node, and a change of them alone needs
-        # none.
+        # The journal's numbers change with each command.  So they are read only when a node is made.  The node is not
+        # made again when only the numbers have changed.
         self._seen = self._journal.seen()
         self.coordination.create(path, self._registration(), ephemeral=True)
 
@@ -281,12 +285,12 @@ class Worker:
     def _unanswered(self) -> list[str]:
         """Return the keys of the commands without an answer that the worker has to look at.
 
-        Executes that run here are left out: their own threads answer them, and an execute ends no other command.  Undos
-        that run here are in the list, because an undo ends the execute that it supersedes, even one that still waits.
+        An execute that runs now is left out, because its thread answers it.  An undo that runs now is in the list: it
+        ends the execute that it undoes, which may still wait in the list.
         """
         everything = time.monotonic() >= self._next_full_read
         if everything:
-            # A conductor deletes an answer that it cannot read, and no watch tells of that.
+            # A conductor deletes an answer that it cannot read.  No watch tells the worker of it.
             self._answered.clear()
             self._next_full_read = time.monotonic() + POLL_EVERY
         keys = self._keys.names(fresh=everything)
@@ -300,9 +304,10 @@ class Worker:
         return [key for key in left if key not in self._answered]
 
     def _turn(self, command: commands.Command) -> tuple[float, int]:
-        """Order the commands of one server: those that a run left without a result come last, the oldest of them first.
+        """Return the key by which the commands of one server are sorted.
 
-        Otherwise a command that is left so again and again would keep the others from ever starting.
+        Commands whose last run ended without a result come last, the oldest first.  Otherwise one that never gets a
+        result would keep the other commands from starting.
         """
         left = self._left.get(command.key)
         return 0.0 if left is None else left.until, parse_key(command.key).number
@@ -413,7 +418,7 @@ def _boot() -> str:
 def _slot(command: commands.Command) -> str:
     """Return what a command occupies while it is carried out: one command at a time for each slot.
 
-    Questions (`commands.ages`) have a slot of their own, so that a guest that does not answer cannot hold up its
-    server.
+    Questions (`commands.ages`) have a second slot for each server.  So a guest that does not answer a question cannot
+    hold up the other commands of its server.
     """
     return f"{command.server}?" if commands.ages(command.action) else command.server

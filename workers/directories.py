@@ -84,7 +84,10 @@ class SetAsideDisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A base when an overlay on it was set aside: its name in the directory of bases, and the digest of its content."""
+    """Describes a base file as it was when a move set aside an overlay on it.
+
+    ``file`` is its name in the directory of bases, and ``digest`` that of its content.
+    """
 
     file: str
     digest: str
@@ -280,7 +283,10 @@ class Directories:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[Directory]:
-        """Open a directory once for all that is done to it and yield it; raises StepError as `open` does."""
+        """Open a directory and yield it; raises StepError as `open` does.
+
+        The caller does all its work in the directory that is opened here, even if the directory is renamed meanwhile.
+        """
         with self.open(name) as file:
             yield Directory(file, self.path(name))
 

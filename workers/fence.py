@@ -15,7 +15,7 @@ def standing_epoch(coordination: Coordination, move: str) -> int | None:
 
 
 class Fence:
-    """Checks for one command that its epoch is the one that stands, and that a conductor still asks for it."""
+    """Checks that one command has the newest epoch of its move, and that a conductor still asks for the command."""
 
     def __init__(self, coordination: Coordination, journal: WorkerJournal, command: commands.Command) -> None:
         self._coordination = coordination

@@ -1,4 +1,7 @@
-"""Lists everything that a host holds, for an audit; only `store` may write, an id that is missing."""
+"""Lists everything that a host holds, for an audit.
+
+Nothing here changes the host, with one exception: `store` gives an instances directory an id if it has none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records what the worker was asked and what became of it, in SQLite, synced before anybody builds on it.
+"""Records the worker's commands and their results in SQLite, and syncs a result before anybody relies on it.
 
 The record of a command's result makes sure that a repeated command has its effect at most once.  The journal also
 holds the highest epoch of each move, the standing offers of disks, and notes that an action must find again after a
@@ -23,15 +23,15 @@ from droveway.errors import Refused
 from droveway.wire.commands import Command
 from droveway.workers.hypervisors import durable
 from droveway.workers.reserve import Reserve
-from droveway.workers.seen import FORGOTTEN, seen
+from droveway.workers.seen import OF_NO_MOVE, seen
 
 APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
 
 DEBT: Final = "debt-"
-"""Prefix of the last part of a command's key when the command pays a debt.
+"""Prefix of the last part of a command's key when the command pays a debt, a clean-up that the host still owes.
 
-The claim's epoch and the debt's number follow it.
+The claim's epoch and the debt's number follow the prefix.
 """
 
 _SCHEMA: Final = f"""
@@ -85,8 +85,8 @@ class WorkerJournal:
     def begin(self, command: Command) -> None:
         """Record that the command is being carried out; when repeated, record its newest epoch.
 
-        A crash of the worker does not lose this record.  A power cut may lose it, unless another commit came after it,
-        and nothing relies on it then.
+        A crash of the worker does not lose this record.  A power cut loses it when no synced commit came after it.
+        Nothing relies on a record that was lost in this way.
         """
         self._write(
             "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
@@ -155,7 +155,7 @@ class WorkerJournal:
         # The order matters when the worker is killed: the numbers of `seen` are written first, and the commands, by
         # which a second try finds the rest, are deleted last.
         for name, value in (("epoch", epoch), ("step", step)):
-            self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (FORGOTTEN, name, value))
+            self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (OF_NO_MOVE, name, value))
         for flow in {key.partition(".")[0] for key in keys}:
             self._write("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
         self._write("DELETE FROM notes WHERE stem = ?", (move,))
@@ -251,7 +251,7 @@ class WorkerJournal:
             raise
 
     def _make(self) -> None:
-        """Make the file complete before it gets its name, so that an empty file of that name is known to be damaged."""
+        """Make the file under another name, and rename it when it is complete: an empty file is then a damaged one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".new")
         new.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Grants permissions to start a guest, each good for a short time after the worker said that it is ready.
+"""Issues permissions to start a guest.  A permission is good for a short time after the worker issued it.
 
 Before the conductor uses a permission, it reads the server's rows and asks the other host.  What it found is true only
-for a while.  A worker that slept may wake when another host runs the server, and ZooKeeper may not have told it yet, so
-that even its fence would let it start the guest.
+for a while.  A worker that slept may wake when another host already runs the server.  ZooKeeper may not have told that
+worker yet, so that its fence alone would let it start the guest.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Permissions:
         if known == server and self._now() - since < self._seconds:
             return
         raise PermissionVoid(
-            f"the permission to start the guest of server {server} on {host} was not used within {self._seconds:g} s "
-            "of the worker's word that it is ready, so the guest was not started",
+            f"the conductor did not use the permission to start the guest of server {server} within {self._seconds:g} "
+            f"s after the worker of {host} had issued it, so the guest was not started",
             code=PERMISSION_VOID,
             host=host,
         )

@@ -97,11 +97,11 @@ class Run:
         return self._thread.is_alive()
 
     def cancel(self) -> None:
-        """End it at its next effect, because its undo has come."""
+        """End the command before its next effect, because its undo has come."""
         self._context.cancel()
 
     def stop(self) -> None:
-        """End it at its next effect without a result, so that the next worker process carries it out again."""
+        """End the command before its next effect, without a result: the next worker process carries it out again."""
         self._context.stop()
 
     def join(self) -> None:
@@ -166,7 +166,8 @@ class Run:
     def _why_restored(self) -> str:
         """Return an error text when the conductors' journal was restored from an older copy; empty when it was not.
 
-        It was when this host has carried out a later step of the move than the one that it is asked for now.
+        This host's own journal shows it.  If this host has carried out a later step of the move than the one that it is
+        asked for now, the conductors' journal is the older copy.
         """
         later = self.host.journal.step_of(self.command.move)
         is_old = self.key.number < later and not self.command.key.rpartition(".")[2].startswith(DEBT)

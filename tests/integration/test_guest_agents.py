@@ -28,10 +28,10 @@ LIARS = {
     "no-process": "Guest agent is not responding: QEMU guest agent is not connected (libvirt error 86)",
     "deaf": UNANSWERED,
     "wrong-number": "it answers another question than it was asked",
-    "deep": "what it answers to guest-sync is no answer to it: "
+    "deep": "its answer to guest-sync is not valid: "
     "internal error: failed to convert virJSONValue to yajl data (libvirt error 1)",
     "wordy": "it answers guest-ping with 100019 characters",
-    "refusing": f"what it answers to guest-ping is no answer to it: {REFUSED}",
+    "refusing": f"its answer to guest-ping is not valid: {REFUSED}",
     "endless": "Guest agent is not responding: QEMU guest agent is not available due to an error (libvirt error 86)",
     # libvirt passes over lines that answer no question of its own, and tells nobody that there were any.
     "endless-lines": UNANSWERED,

@@ -220,7 +220,7 @@ def test_nothing_is_purged_that_the_move_did_not_keep(pair: Cloud) -> None:
     pair.run("alpha", "set_aside")
     kept = pair.run("alpha", "discard_source", commands.DiscardSource(undefine=True, keep=True))["kept"]
     before = pair.snapshot()
-    with pytest.raises(StepError, match="purged when its time is over"):
+    with pytest.raises(StepError, match="stays on alpha until its time is over"):
         pair.run("alpha", "purge_kept", purge, direction="revert")
     pair.run("alpha", "purge_kept", commands.PurgeKept(of_move=OTHER_MOVE))
     with pytest.raises(Refused, match="break their schema"):

@@ -176,7 +176,7 @@ class LibvirtError(KeyError):
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        (1, "what it answers to guest-ping is no answer to it: \\x1b[2J no (libvirt error 1)"),
+        (1, "its answer to guest-ping is not valid: \\x1b[2J no (libvirt error 1)"),
         (86, "\\x1b[2J no (libvirt error 86)"),
     ],
 )

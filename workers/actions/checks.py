@@ -101,8 +101,8 @@ def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str,
 def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
     """Report whether the destination's storage probe is seen here; an error is raised and never taken for "no".
 
-    Disks that could not go along are refused here, while the guest still runs.  A base that is missing would keep it
-    from starting once it is off.
+    Disks that could not go along are refused here, while the guest still runs.  If a base is missing, the
+    guest could not start again once it is off.
     """
     ctx.effect("look")
     for disk in _disks(ctx) if ctx.directories.exists(ctx.server) else []:
@@ -142,11 +142,12 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 
 @action(thrifty=True)
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Check that what was set aside is this move's and complete by its manifest; the value has the connector."""
-    require_storage(ctx, step_key=ctx.move)
+    """Check that the disks set aside are this move's and all that the manifest lists; the value has the connector."""
+    require_storage(ctx, stem=ctx.move)
     name = set_aside_name(ctx.server)
     if not ctx.directories.exists(name) and is_set_aside(ctx)(ctx.server):
-        # A revert has brought it back.  A journal of moves that was restored from an older copy does not know of that.
+        # A revert has renamed the directory back.  A conductors' journal that was restored from an older copy does not
+        # know of that revert.
         name = ctx.server
     manifest = own_manifest(ctx, name)
     source = LocalSource(ctx.host.name, ctx.directories, name, manifest)

@@ -63,7 +63,8 @@ def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Rename the directory back and drop the manifest.
 
-    A copy under the server's name was left on shared storage by a destination that is away now, and is deleted first.
+    If a copy of this move lies under the server's name, it is deleted first.  On shared storage, a destination that is
+    away now may have left it there.
     """
     name = set_aside_name(ctx.server)
     ctx.journal.drop_offer(ctx.server, ctx.move)
@@ -129,7 +130,7 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
     name, kept = set_aside_name(ctx.server), kept_name(ctx.server, ctx.move)
-    require_storage(ctx, step_key=ctx.move)
+    require_storage(ctx, stem=ctx.move)
     set_aside_here = ctx.directories.exists(name)
     if set_aside_here:
         own_manifest(ctx)
@@ -138,7 +139,8 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
         _undefine_source(ctx)
     if not details.keep:
         discard(ctx, name, is_set_aside(ctx))
-        # A confirm that was to keep it may have run before, if the server was deleted since the step began.
+        # An earlier run of this step may have kept the directory.  When the server is deleted between two runs, the
+        # conductor asks in the second one that nothing be kept.
         discard(ctx, kept, is_set_aside(ctx))
     elif set_aside_here:
         hold_storage(ctx)
@@ -153,7 +155,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
 def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Delete what a confirm has kept; does nothing when it is not there."""
     kept = kept_name(ctx.server, details.of_move)
-    require_storage(ctx, step_key=details.of_move)
+    require_storage(ctx, stem=details.of_move)
     if ctx.directories.exists(kept):
         manifest = ctx.directories.manifest(kept)
         if manifest is None or (manifest.move, manifest.server) != (details.of_move, ctx.server):
@@ -170,11 +172,12 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 
 @undo
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
-    """Refuse the undo: what was kept is only deleted when its time is over.
+    """Refuse the undo: a worker deletes what was kept only when its time is over.
 
-    A conductor of a release that does not know that date takes what is kept for any debt, and asks for it too early.
+    The conductor recorded what is kept as a debt with a date.  A conductor of an older release does not know the date.
+    It tries to pay this debt like any other, before its time, by asking for the undo.
     """
-    raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over")
+    raise ctx.failed(f"what move {details.of_move} kept stays on {ctx.host.name} until its time is over")
 
 
 @action(thrifty=True)
@@ -183,7 +186,7 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
 
     Only a guest with this move's mark is undefined.  On the same host the guest is the source's again, without a mark.
     """
-    require_storage(ctx, step_key=ctx.move)
+    require_storage(ctx, stem=ctx.move)
     undefine_own(ctx)
     if details.same_directory:
         discard(ctx, deleted_name(ctx.server), is_copy(ctx, of_any_host=True))
@@ -206,7 +209,7 @@ def rename_copy(ctx: Context, _: NoDetails) -> dict[str, Any]:
     meanwhile.
     """
     is_ours, kept = is_copy(ctx), kept_name(ctx.server, ctx.move)
-    require_storage(ctx, step_key=ctx.move)
+    require_storage(ctx, stem=ctx.move)
     undefine_own(ctx)
     if is_ours(ctx.server):
         refuse_running(ctx, "its copy is renamed")

@@ -250,8 +250,9 @@ def _known(ctx: Context) -> GuestRecord | None:
 def _permitted(ctx: Context, permission: str, guest: GuestRecord | None) -> Fence:
     """Return what the hypervisor calls right before it starts the guest.
 
-    It fences, and then checks that the permission is still good.  It only fences when the command has no permission, or
-    the guest runs: then an earlier run of this command has started it with a good permission.
+    It fences, and then checks that the permission is still good.  If the command has no permission, it fences and
+    checks nothing.  If the guest runs, it checks nothing either: an earlier run of this command has started the guest
+    with a good permission.
     """
     if not permission or (guest is not None and guest.running):
         return ctx.fence

@@ -74,7 +74,8 @@ def upload_disks(ctx: Context, details: UploadDisks) -> dict[str, Any]:
     if manifest is not None:
         _require_set_aside(ctx, manifest)
     ctx.effect("uploaded")
-    refuse_running(ctx, "what was uploaded is taken for all that its disks hold")
+    # The guest may have been started meanwhile, and have written to its disks.
+    refuse_running(ctx, "its disks are uploaded")
     return {"disks": [msgspec.to_builtins(each) for each in uploaded]}
 
 
@@ -149,11 +150,10 @@ def _upload(ctx: Context, own: Directory, formats: dict[str, str], wanted: Image
         checksum = data.checksum(image.algorithm) if _is_known(image.algorithm) else ""
         _require_unchanged(ctx, own, disk, before)
         if not image.checksum or (image.size, image.checksum) != (len(data), checksum):
-            told = image.checksum or "no checksum"
+            given = f"checksum {image.checksum[:200]} ({image.algorithm})" if image.checksum else "no checksum"
             raise ctx.failed(
-                f"image {image.id} is to hold {disk} of server {ctx.server}, {len(data)} bytes, and the image service "
-                f"says {image.size} bytes and {image.algorithm or 'no algorithm'} {told[:200]}: that is not what "
-                f"{ctx.host.name} reads",
+                f"image {image.id} differs from {disk} of server {ctx.server}: {ctx.host.name} reads {len(data)} bytes "
+                f"with checksum {checksum or 'unknown'}, and the image service has {image.size} bytes with {given}",
                 code=_CHECKSUM,
             )
     return UploadedDisk(disk=disk, image=image.id, size=len(data), checksum=image.checksum, format=disk_format)
@@ -176,12 +176,12 @@ def _self_contained(ctx: Context, own: Directory, info: DiskInfo) -> Iterator[tu
 def _flatten(ctx: Context, own: Directory, info: DiskInfo, flat: Directory) -> None:
     """Flatten the disk, unless that was done and the disk has not changed since.
 
-    A note in the directory holds the disk's size, mtime and inode; it is written last.
+    A file in the directory records the size, mtime and inode of the disk that was flattened.  The file is written last.
     """
-    note, before = f"{info.name}-flattened", _identity(own, info.name)
-    if flat.read(note) == before and info.name in flat.entries():
+    record, before = f"{info.name}-flattened", _identity(own, info.name)
+    if flat.read(record) == before and info.name in flat.entries():
         return
-    flat.unlink(note)
+    flat.unlink(record)
     needed = info.allocated + ctx.hypervisor.disk_info(Path(info.backing), info.backing_format).allocated
     free = ctx.directories.free_bytes()
     if free < needed:
@@ -194,7 +194,7 @@ def _flatten(ctx: Context, own: Directory, info: DiskInfo, flat: Directory) -> N
     qcow2.convert(own.path(info.name), info.format, flat.path(info.name), beat=ctx.check)
     _require_unchanged(ctx, own, info.name, before)
     ctx.effect("flattened")
-    flat.write(note, before)
+    flat.write(record, before)
 
 
 def _filled(ctx: Context, image: str, data: _Data, disk_format: str) -> ImageRecord:
@@ -270,7 +270,10 @@ def _download(
                 code=_CHECKSUM,
             )
         if not wanted.checksum:
-            LOG.info("Image %s has no checksum: of %s of server %s, only the size fits", wanted.image, disk, ctx.server)
+            LOG.info(
+                "Image %s has no checksum, so only the size of %s of server %s was compared with it",
+                *(wanted.image, disk, ctx.server),
+            )
         _require_format(ctx, file, wanted)
         allocated = os.fstat(file).st_blocks * 512
     finally:
@@ -363,7 +366,9 @@ def _require_format(ctx: Context, file: int, wanted: DownloadedDisk) -> None:
         raise ctx.failed(f"{whose} is said to be {wanted.format}, and has no such header", code=headers.CODE)
     headers.require_self_contained(header, whose)
     if header.backing:
-        raise ctx.failed(f"{whose} rests on {header.backing[:200]!r}: an image rests on nothing", code="backing-file")
+        raise ctx.failed(
+            f"{whose} rests on {header.backing[:200]!r}: an image must not have a backing file", code="backing-file"
+        )
 
 
 class _Data:

@@ -1,4 +1,4 @@
-"""The action that makes a copy the server's own: it takes the move's marks off the server's disks and its guest."""
+"""The action that makes a copy the server's own: it removes the move's marker of the disks and mark of the guest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from droveway.workers.directories import MARKER
 
 @action()
 def keep_copy(ctx: Context, details: KeepCopy) -> dict[str, Any]:
-    """Take this move's mark off the server's disks, and then off its guest.
+    """Delete this move's marker in the directory of the server's disks, and then take its mark off the guest.
 
-    No move deletes what carries no mark.  A host that was away may get this command when the server is already on
-    another move, so the disks may also be set aside.  Raises StepError (``missing``) for a disk of ``disks`` that is
-    not there.
+    No move deletes disks without a marker, or a guest without a mark.  A host that was away may get this command when
+    another move of the server has begun, so the disks may also be set aside.  Raises StepError (``missing``) for a disk
+    of ``disks`` that is not there.
     """
     for name in (ctx.server, set_aside_name(ctx.server)):
         marker = ctx.directories.marker(name)

@@ -1,4 +1,4 @@
-"""Checks whose a directory or a guest is, and deletes it if it is this move's; every action asks here first."""
+"""Tells which move a directory or a guest belongs to, and deletes what is this move's; every action asks here first."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def part_name(ctx: Context) -> str:
 
 
 def gone_name(ctx: Context, move: str = "") -> str:
-    """Return the name that a directory gets before this move, or the one given, deletes it.
+    """Return the name that a directory gets right before it is deleted by this move, or by the given one.
 
     Nova takes no such name for a server's directory.
     """
@@ -118,7 +118,7 @@ def is_copy(ctx: Context, *, of_any_host: bool = False) -> Proof:
 
 
 def is_set_aside(ctx: Context, move: str = "") -> Proof:
-    """Return a check that a directory is what this move, or the one given, set aside."""
+    """Return a function that tells whether this move, or the given one, set a directory aside."""
 
     def proof(name: str) -> bool:
         manifest = ctx.directories.manifest(name)
@@ -215,9 +215,9 @@ def own_copy(ctx: Context) -> None:
 def own_copy_opened(ctx: Context) -> Iterator[tuple[Directory, Marker]]:
     """Open ``<uuid>`` once and yield it; raises StepError (``foreign``) unless this host made it for this move.
 
-    The marker is read from the opened directory.  On storage that two hosts share, both may have made a copy for one
-    move.  A worker that slept until the other host's guest runs then still holds its own directory, which has been
-    deleted.
+    On storage that two hosts share, two alternates of one move make their copies under the same name, one after the
+    other.  While the first host's worker sleeps, its directory may be deleted and the second host may make its own.  So
+    the marker is read from the directory that was opened here, and not by its name.
     """
     with ctx.directories.opened(ctx.server) as directory:
         marker = directory.marker()
@@ -235,21 +235,21 @@ def hold_storage(ctx: Context) -> None:
 
     After an unmount an empty directory lies there, in which an undo would find nothing to do and report success.
     """
-    for step_key in (ctx.step_key, ctx.move):
+    for stem in (ctx.step_key, ctx.move):
         # Two notes: the step's own, which its undo drops, and the move's, which a later `discard` checks.
-        if not ctx.journal.noted(step_key, _STORE, 0):
-            ctx.journal.note(step_key, _STORE, _store_number(ctx.directories.identity()))
+        if not ctx.journal.noted(stem, _STORE, 0):
+            ctx.journal.note(stem, _STORE, _store_number(ctx.directories.identity()))
     require_storage(ctx)
 
 
-def require_storage(ctx: Context, *, step_key: str = "") -> None:
+def require_storage(ctx: Context, *, stem: str = "") -> None:
     """Raise StepError (``storage-away``) when the instances directory is not the one that the step worked in.
 
-    Undos call this.  ``step_key`` names the step, if it is another than this one (`Context.step_key`); a move's id
-    stands for all steps of that move.  When the step noted no directory, nothing is checked.
+    Undos call this.  ``stem`` is the stem of the note that `hold_storage` wrote: a move's id, or this step's
+    `Context.step_key` when it is empty.  When there is no such note, nothing is checked.
     """
     present = _store_number(ctx.directories.known_identity())
-    if ctx.journal.noted(step_key or ctx.step_key, _STORE, present) != present:
+    if ctx.journal.noted(stem or ctx.step_key, _STORE, present) != present:
         raise _storage_away(ctx)
 
 

@@ -25,7 +25,10 @@ def nothing(_: Context, __: Any) -> dict[str, Any]:
 
 
 class Action(NamedTuple):
-    """Both directions of an action; each may be repeated, and may find that the other one has done half of its work."""
+    """Both directions of an action.
+
+    Each direction may run more than once.  It may also begin when the other direction has done half of its work.
+    """
 
     execute: Body
     revert: Body = nothing

@@ -82,7 +82,7 @@ def read(file: int, path: str) -> Header | None:
     if backing_at + backing_size > len(head):
         raise _damaged(path)
     features, length = 0, _OLD_LENGTH
-    if version == 3:  # noqa: PLR2004 - the format's second version
+    if version == 3:  # noqa: PLR2004 - QEMU calls the two versions 2 and 3
         (features,) = _FEATURES.unpack_from(_padded(head), _FEATURES_AT)
         length = int.from_bytes(_padded(head)[_LENGTH_AT : _LENGTH_AT + 4], "big")
     known = dict(_extensions(head, length, backing_at or len(head), path))

@@ -34,7 +34,7 @@ MODE: Final = 0o640
 """Permissions of a guest's disk."""
 
 _NO_FILE: Final = (errno.ELOOP, errno.ENXIO)
-"""What the kernel says when a link is opened that is not to be followed, or a socket."""
+"""The kernel's errors when this module opens something that is not a file: ELOOP for a link, ENXIO for a socket."""
 
 _OPEN: Final = re.compile(r"/proc/self/fd/([0-9]+)(?:/|$)")
 
@@ -115,7 +115,7 @@ def rebase(path: Path, disk_format: str, backing: Path, backing_format: str) -> 
 
 
 def real_path(path: Path) -> str:
-    """Return the path as people know it, also for one that leads through an open directory."""
+    """Return the path for a message; a path below ``/proc/self/fd`` is replaced by the one that an operator knows."""
     return str(Path(os.path.realpath(path.parent)) / path.name) if _OPEN.match(str(path)) else str(path)
 
 
@@ -157,7 +157,10 @@ def _describe(path: Path, disk_format: str) -> dict[str, Any]:
 
 
 def _make(path: Path) -> None:
-    """Make an empty file with `MODE` for qemu-img to write into, which would make one with the umask's permissions."""
+    """Make an empty file with `MODE` that qemu-img writes into.
+
+    If qemu-img made the file, the umask would decide its permissions.
+    """
     with contextlib.suppress(FileNotFoundError):
         path.unlink()  # a killed run left it
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))

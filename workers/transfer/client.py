@@ -25,7 +25,11 @@ REFUSALS: Final = frozenset({
     "not-offered", "guest-runs", "certificate", "source-changed", "missing", "link", "damaged", "disk-format",
     "storage-away",
 })  # fmt: skip
-"""Error codes that are accepted from a source; with any other it could speak for a conductor, or for this host."""
+"""Error codes that this host takes over from a source.
+
+Any other code is replaced by ``protocol``.  Otherwise a hostile source could send a code for which the conductor blames
+this host, or which only a conductor may use.
+"""
 
 Answer = TypeVar("Answer")
 

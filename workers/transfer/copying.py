@@ -182,10 +182,13 @@ def _fetched(
 ) -> Generator[str, None, None]:
     """Fetch and write the chunks in order, and yield the checksum that the source made of each.
 
-    Whether the network has changed the bytes shows when the chunk is proved, as damage by a disk does.
+    The chunk's bytes are not compared with the checksum here.  When the copy is proved, it is read back from the disk.
+    That shows damage by the network and damage by the disk.
     """
     for chunk in wanted:
-        ctx.check()  # some file systems cannot reserve blocks, and then the C library writes each of them
+        # On a file system that cannot reserve blocks, the C library writes each of them.  That takes long, so the copy
+        # can be stopped before every chunk.
+        ctx.check()
         # A full disk shows before anything is sent.  Also, a later write into a hole would have to allocate blocks,
         # and the proof could not read the file meanwhile.
         os.posix_fallocate(file, *chunk)

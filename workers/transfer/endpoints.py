@@ -89,7 +89,7 @@ class UnixEndpoint:
         if uid != self._uid:
             raise Unwelcome("user", f"a process of user {uid}")
 
-    def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - one user is every host's
+    def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - all hosts' workers run as one user
         """Return True: a process of this user can do all that any worker of this machine can."""
         return True
 

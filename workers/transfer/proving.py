@@ -52,7 +52,11 @@ class Proof:
         self._open.close()
 
     def add(self, chunks: list[Chunk]) -> None:
-        """Have chunks proved that were synced to the copy's medium; raises as `finish` does for earlier chunks."""
+        """Queue chunks that were synced to the copy's medium; a thread then reads them back and compares them.
+
+        When more than `AHEAD` batches are queued, it waits for the oldest one.  Raises as `finish` does when a chunk of
+        that batch is not what was sent.
+        """
         self._batches.append((chunks, self._reader.submit(self._read, chunks)))
         while len(self._batches) > AHEAD:
             self._check_batch()

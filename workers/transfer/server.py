@@ -1,4 +1,4 @@
-"""The source's end of the disk transfer: serves what was set aside to the one host that it was offered to."""
+"""The source's end of the disk transfer: serves the disks that were set aside to the host that they are offered to."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class TransferServer:
         connection.send(frames.Refusal(error=error))
 
     def _vouched(self, connection: frames.FrameSocket, hello: frames.Frame) -> frames.Hello:
-        """Return the hello of a peer that has proved to be the worker that it names; raises StepError for any other."""
+        """Return the hello of a peer; raises StepError unless the peer has proved that it is the host it names."""
         if not isinstance(hello, frames.Hello):
             raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
         if not self._endpoint.vouches(connection.stream, hello.peer):

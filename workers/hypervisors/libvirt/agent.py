@@ -65,7 +65,7 @@ def _execute(domain: Any, question: dict[str, Any], kind: type[Any], deadline: f
 
 
 def _no_answer(question: dict[str, Any]) -> str:
-    return f"what it answers to {question['execute']} is no answer to it"
+    return f"its answer to {question['execute']} is not valid"
 
 
 def _command(domain: Any, text: str, seconds: int, flags: int) -> str:

@@ -226,7 +226,7 @@ def clean(root: Any) -> Any:
     """Return a new tree with what the list allows; raises ValueError, which names what cannot be left out."""
     if root.tag != "domain":
         raise ValueError("it is no domain of libvirt")
-    _refuse_what_is_another_guests(root)
+    _refuse_what_needs_the_host(root)
     return _copied(root, ALLOWED, "")
 
 
@@ -270,8 +270,11 @@ def _may_go(element: Any, where: str) -> bool:
     return where.startswith("metadata/") and element.tag.startswith("{")
 
 
-def _refuse_what_is_another_guests(root: Any) -> None:
-    """Raise ValueError for elements that the list allows and that still ask for something of the host."""
+def _refuse_what_needs_the_host(root: Any) -> None:
+    """Raise ValueError for elements that the list allows, but that another host would read in its own way.
+
+    They name a medium or a secret of this host, or leave a choice to the host's libvirt.
+    """
     for disk in root.findall("devices/disk"):
         source, kind = disk.find("source"), disk.get("device", "disk")
         empty = source is None or not (source.attrib or len(source))

@@ -116,7 +116,11 @@ class Connection:
         return True
 
     def call_repeatable(self, question: Callable[[Any], T]) -> T:
-        """Ask a question that changes nothing, a second time on a new connection when the first one was lost."""
+        """Make a call that does no harm when it is made twice; repeat it once if the connection was lost.
+
+        The second call goes over a new connection.  Such a call only reads, or it defines or undefines a guest: when
+        libvirt has carried out the first call already, the second one changes nothing.
+        """
         libvirt = library()
         try:
             return question(self.get())

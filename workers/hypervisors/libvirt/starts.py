@@ -7,8 +7,9 @@ settled when its answer is known:
 - The answer is an error and the guest is off: the start does not count.  libvirt lets the processors run as the last
   act of a start, so the guest never ran.
 - There is no answer (the worker or the daemon was killed) and the guest is off: libvirt's reason why the guest is off
-  decides.  A start sets it anew, to "failed" when it fails, and a daemon that ends forgets it.  So a reason "failed"
-  that was not there before proves that the start failed.  Otherwise the guest may have run and ended, and it counts.
+  decides.  libvirt sets the reason to "failed" when a start fails.  It forgets the reason when its daemon ends.  If the
+  reason is "failed" now and was not before the start, the start has failed and does not count.  With any other reason,
+  the guest may have run and ended: the start counts.
 
 The count is never too low: when it is what it was before, the guest never started.  It is too high only when a start
 was cut off; the move then stops until an operator looks.  A guest that somebody starts by hand is not counted.

@@ -253,7 +253,10 @@ class Domain:
 
 
 def machine(capabilities: str) -> str:
-    """Return the machine type behind the name that the domain capabilities were asked for."""
+    """Return the machine type with its version, from the domain capabilities.
+
+    They may have been asked for an alias: for "pc" this returns for example "pc-i440fx-7.2".
+    """
     return str(etree.fromstring(capabilities).findtext("machine"))
 
 

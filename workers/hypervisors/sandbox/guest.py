@@ -10,8 +10,8 @@ A second run of a server at the same time cannot go unnoticed:
   the fork until the last process of this run has ended.
 - All disks are locked for the run, as QEMU locks its images.
 - The boot count in the disk's first block and the start count of the host are raised before the guest says it is up.
-- The start is written to the log of all guests before anything else is changed.  No start of a server is written
-  before the stop lines of those earlier runs that were killed and wrote none.
+- The guest writes its start line to the log of all guests before it changes anything else.  An earlier run of the
+  server that was killed has written no stop line.  The guest writes that stop line first, before its own start line.
 """
 
 from __future__ import annotations

@@ -375,7 +375,7 @@ class Sandbox(AttachingHypervisor):
 
 @contextlib.contextmanager
 def _blocked_signals() -> Iterator[None]:
-    """Block the signals that a guest waits for, so that a process that this thread starts begins with them blocked."""
+    """Block the signals that a guest waits for; a process that this thread starts now begins with them blocked."""
     wanted = {getattr(signal, name) for name in sandbox_guest.SIGNALS}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
     try:

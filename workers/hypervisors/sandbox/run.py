@@ -69,8 +69,8 @@ class Run:
 
     def release(self, lock: int) -> None:
         """Free a lock that no guest was started with."""
-        # Closing the file is not enough: a process that another thread forks at this moment has it open until its exec,
-        # and the guest would count as running until then.
+        # Closing the file is not enough.  If another thread forks a process at this moment, that process has the file
+        # open until its exec.  Until then the guest would count as running.
         try:
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _NO_LOCK)
         finally:
