@@ -14,8 +14,10 @@ from droveway.lab.records import InFolder
 from droveway.persistence.restored import Mark
 
 
-class OfLab(Memory):
-    """Remembers the databases of a lab, whose lock the caller holds.
+class LabMemory(Memory):
+    """Holds what the files of a lab know of its moves, apart from the journal: marks, mirrors and the audit's findings.
+
+    The caller holds the lab's lock. `droveway.engines.operations.adoption.adopt` reads this before the journal.
 
     Raises `droveway.errors.Refused` for what cannot be used at all: a truncated database, or another lab's Placement.
     """

@@ -1,4 +1,4 @@
-"""Audits a lab."""
+"""Audits a lab: compares the books, which are its databases and services, with each other and with its hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from droveway.lab.parts import Parts
 
 
 def balance(lab: Parts) -> Report:
-    """Audit the lab; nothing is changed."""
+    """Audit the lab and return what does not fit together; nothing is changed.
+
+    `droveway audit` says that the books balance when the report has no findings.
+    """
     return run.audit(sources(lab))
 
 

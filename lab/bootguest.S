@@ -45,7 +45,8 @@ main:
   mov dx,0x3fb
   mov al,0x03
   out dx,al                 # 8n1
-  # A byte that comes in ends the halt of getline: polled, each would wait for a tick of the timer, 55 ms.
+  # getline sleeps in hlt until an interrupt. With this interrupt a byte that arrives wakes it at once. Without it, only
+  # the next tick of the timer would wake it, up to 55 ms later.
   mov dx,0x3fa
   mov al,0x07
   out dx,al                 # FIFOs, empty; an interrupt with the first byte

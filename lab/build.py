@@ -25,13 +25,16 @@ from droveway.persistence.restored import INCARNATION, new_incarnation
 from droveway.workers.directories import Directories
 
 Each = Callable[[Iterable[str]], Iterable[str]]
-"""Hands the names on one by one, and may tell somebody how far it has come."""
+"""Wraps the names of the servers that are built.
+
+It yields them one by one, each when the server before it is built. So it can show the operator how many are built.
+"""
 
 
 def create(root: Path, spec: cloud.Cloud, each: Each = iter) -> Lab:
     """Build the lab and start its guests; when that fails, everything is removed again.
 
-    ``each`` is given the names of the servers, which are built in the order in which it hands them on.
+    ``each`` gets the names of the servers; the servers are built in the order in which it yields the names.
 
     Raises `droveway.errors.Refused` when the directory is taken or cannot be written, or the machine lacks what the
     hypervisor needs.
@@ -72,7 +75,7 @@ def destroy(root: Path) -> int:
             stopped = _stop(lab)
             lab.close()
             layout.remove_socket_directory(lab.identity)
-            # This file goes last, so that a destroy which was killed can be repeated.
+            # The identity file goes last. Without it the directory is no lab, and a killed destroy cannot be repeated.
             _empty(files, keep_root=False, last=files.identity)
     except OSError as error:
         raise Refused(f"the lab {root} cannot be removed: {error.strerror} ({error.filename})") from None

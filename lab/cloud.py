@@ -131,7 +131,7 @@ class Group(Record, frozen=True):
 
 
 class Aggregate(Record, frozen=True):
-    """What is known of an aggregate besides its hosts, which name it."""
+    """An aggregate of hosts; a host lists its aggregates by name."""
 
     metadata: dict[str, Scalar] = {}
 
@@ -156,7 +156,7 @@ class Volume(Record, frozen=True):
 
 
 class Server(Record, frozen=True):
-    """A server and the host that it is built on, or its cell when it is shelved and so on no host."""
+    """A server: it has a host, or a cell when it is shelved and so is on no host."""
 
     flavor: str
     host: str | None = None
@@ -181,7 +181,11 @@ class Server(Record, frozen=True):
 
 
 class Quota(Record, frozen=True):
-    """The quotas of servers together; a quota that is not given has no limit of its own."""
+    """How many vCPUs (``cores``) and MiB of memory (``ram_mb``) all servers of a project may have together.
+
+    None writes no limit for the resource. Then a project has the default limit, and without a default one the limit in
+    the group [quota] of the lab's droveway.conf, which is no limit.
+    """
 
     cores: Natural | None = None
     ram_mb: Natural | None = None

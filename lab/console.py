@@ -1,7 +1,7 @@
 """Talks to a boot guest over its serial line, which QEMU offers as a unix socket.
 
-What the guest writes while nobody is connected is lost. So it is asked for its status until it answers. From then on it
-receives each line once.
+What the guest writes while nobody is connected is lost. So the lab asks the guest for its status until the guest
+answers. From then on the guest receives each line once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Console:
     """One guest's serial line at ``path``; each call raises StepError when the guest of ``name`` does not answer."""
 
     def __init__(self, path: Path, name: str, host: str, runs: Callable[[], bool]) -> None:
-        """Take ``runs`` as the function that says whether the guest still runs, so that it is worth asking again."""
+        """Open nothing yet; ``runs`` tells whether the guest still runs, because only then it is asked again."""
         self._path = path
         self._name = name
         self._host = host

@@ -19,7 +19,8 @@ from droveway.workers.hypervisors.base import Hypervisor
 _STRIDE: Final = 4 * units.Mi
 _EXTENT: Final = 256 * units.Ki
 _BOOT_ROOM: Final = 64 * units.Ki
-# A server's own bytes lie between the first two of these, within the smallest image.
+# A server's own bytes begin here: after the image's bytes in the first 4 MiB, and before those in the second. The
+# smallest image has room for them.
 _OWN: Final = 512 * units.Ki
 
 

@@ -84,7 +84,7 @@ def armed(files: Layout) -> list[Fault]:
 
 
 def clear(files: Layout, number: int | None) -> int:
-    """Disarm one fault, or all, and release the steps that they stall; return how many there were."""
+    """Disarm one fault, or all faults, and return how many were disarmed; steps that a fault stalls go on."""
     with _locked(files) as present:
         kept = [] if number is None else [fault for fault in present if fault.id != number]
         if number is not None and len(kept) == len(present):

@@ -15,7 +15,7 @@ from droveway.lab.session import Lab
 from droveway.scheduler.requests import listed, of_ports
 
 
-def names(lab: Lab, wanted: cloud.Port) -> tuple[str, str | None]:
+def network_and_policy(lab: Lab, wanted: cloud.Port) -> tuple[str, str | None]:
     """Return the ids of a port's network and QoS policy; raises `droveway.errors.Refused` for an unknown name."""
     if wanted.network is None:
         return lab.identity.network, None
@@ -33,7 +33,9 @@ def asking(lab: Lab, server: str) -> list[Port]:
 
 
 def claim_and_bind(lab: Lab, new: NewServer, node: str, needs: Mapping[str, int], ports: list[Port]) -> NewServer:
-    """Claim on the server's host what it and its ports need, and bind those; return the server with their profiles.
+    """Claim resources for the server and its ports on the server's host, and bind the ports there.
+
+    Returns the server with the new profiles of its ports.
 
     Raises `droveway.errors.StepError` ``no-capacity`` when the host has not enough.
     """

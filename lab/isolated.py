@@ -24,5 +24,5 @@ class IsolatedEndpoint(UnixEndpoint):
 
 
 def isolation(cell: str, peer: str) -> str:
-    """Return the sentence that tells a host of another cell that it cannot reach this cell's disks."""
+    """Return why ``peer``, a host of another cell, cannot reach the disks of this cell's hosts."""
     return f"cell {cell} is isolated: {peer}, which is in another cell, does not reach its hosts' disks"

@@ -185,7 +185,7 @@ class LibvirtHost:
         return owner
 
     def _take_over_capabilities(self) -> None:
-        """Copy QEMU's capabilities from another host, unless this one has them."""
+        """Copy the cached capabilities of QEMU from another host's daemon, unless this host's daemon has its own."""
         if not (self.state / CAPABILITIES).exists():
             for other in list(self.dir.parent.glob(f"*/{CAPABILITIES}"))[:1]:
                 shutil.copytree(other, self.state / CAPABILITIES)

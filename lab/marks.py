@@ -1,9 +1,11 @@
 """Recognises a lab's databases that were truncated, swapped with another lab's, or restored from an older copy.
 
-Whenever the lab begins and ends to run, it writes down numbers that only ever grow, called marks: the journal's epoch
-and steps, the finished commands of each worker's journal, the generations of Placement's providers. A database with a
-lower number than its mark is older than what the lab has seen. A command that was killed has written no marks. Then the
-workers' journals still show that the journal is older, since they have the numbers of its epochs and steps.
+Whenever the lab begins and ends to run, it writes down numbers that only ever grow, called marks: the epoch and step of
+the conductors' journal, the finished commands of each worker's journal, the generations of Placement's providers. A
+database with a lower number than its mark is older than what the lab has seen.
+
+If an operator's command was killed, it has not written the marks of its end. Then the workers' journals can still show
+that the conductors' journal was restored from an older copy: they have higher epochs or step numbers than it has.
 """
 
 from __future__ import annotations
@@ -102,7 +104,11 @@ class Databases:
             database.close()
 
     def close_together(self) -> None:
-        """Close all connections; closing the last one to a worker's journal waits for the disk, here once for all."""
+        """Close all connections at the same time.
+
+        Closing the last connection to a worker's journal waits for the disk. In parallel, these waits take only as long
+        as the longest of them.
+        """
         with futures.ThreadPoolExecutor(len(self._opened) or 1) as closing:
             for closed in [closing.submit(database.close) for database in self._opened.values()]:
                 closed.result()
@@ -117,8 +123,8 @@ class Databases:
         files = self._files
         every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
         for path in [*every, *files.hosts.glob(f"*/{JOURNAL}")]:
-            # Only a corrupt file is read past SQLite: closing a file that this process has open in SQLite as well drops
-            # all of the process's locks on it, and what it commits afterwards can be lost.
+            # When a process closes a file, the kernel drops all its POSIX locks on the file, those of SQLite too.
+            # What the process commits afterwards can be lost. So a file that SQLite can read is not opened here.
             if path.exists() and self._is_corrupt(path) and (size := path.stat().st_size) < (whole := _size(path)):
                 return (
                     f"the database {path} is truncated ({size} of {whole} bytes), so nothing runs: restore it from a "
@@ -132,9 +138,9 @@ class Databases:
         return "" if known is None else next(filter(None, _contradictions(self._files, known, self.read())), "")
 
     def read(self) -> Marks:
-        """Read the marks that the databases have now; one that cannot be read keeps its last mark."""
+        """Read the marks that the databases have now; a database that cannot be read gets its last recorded mark."""
         files, known = self._files, recorded(self._files) or Marks(incarnation=None, epoch=0)
-        # The workers are read before the journal: what a worker has was in the journal first.
+        # The workers' journals are read first: the conductors' journal has each number before a worker has it.
         present = {host: files.worker(host) for host in self._hosts if files.worker(host).exists()}
         workers = {host: self._read(path, _worker, known.workers.get(host)) for host, path in present.items()}
         incarnation, epoch, step = self._read(files.journal, _journal, (known.incarnation, known.epoch, known.step))
@@ -197,7 +203,11 @@ def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
 
 
 def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str]:
-    """Yield for each database how it differs from the one that the lab used last; empty when it does not."""
+    """Yield for each database how it differs from the one that the lab used last; empty when it does not.
+
+    The texts with two ``{}`` are phrases of `Standing.counts`: `contradiction` fills them with the number now and the
+    number that was seen before.
+    """
     what = f"the journal {files.journal}"
     seen = [("", known.standing(known.incarnation))]
     seen += [(f"the worker of host {host} knows of ", mark.standing(None)) for host, mark in present.workers.items()]

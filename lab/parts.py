@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Parts:
-    """The parts of a lab of this version: `droveway.engines.site.site.Parts`."""
+    """The parts of a lab of this version; the class implements the protocol `droveway.engines.site.site.Parts`."""
 
     runs_here = True
 
@@ -65,7 +65,7 @@ class Parts:
 
     @functools.cached_property
     def cells(self) -> Cells:
-        """Return access to the cell databases that refuses writes for a move which another conductor has claimed."""
+        """Return fenced access to the cell databases: a write fails when another conductor has claimed the move."""
         from droveway.persistence.nova.cells import Cells
 
         return Cells(self.cell_databases)
@@ -127,8 +127,8 @@ class Parts:
 
         return lock.is_held(self.layout)
 
-    def stays_in_place(self, host: str) -> bool:
-        """Say whether the host's hypervisor can cold migrate a server to its own host."""
+    def migrates_to_same_host(self, host: str) -> bool:
+        """Say whether the host's hypervisor can cold migrate a server of the host to the host itself."""
         return self.host(host).same_host_cold_migrate
 
     def unreachable(self, source: str, destination: str) -> str:

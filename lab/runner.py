@@ -1,4 +1,4 @@
-"""Runs a lab: the command that holds its lock runs conductor, keeper and one worker for each host as threads."""
+"""Runs a lab: the command that holds the lab's lock runs conductor, keeper and one worker a host as threads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def is_busy(lab: Parts) -> bool:
 
 
 def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
-    """Say whether a host that is up, or a cell that answers, has a debt that has not failed yet."""
+    """Say whether a debt can be paid now.
+
+    Its host is up or its cell answers, and no attempt to pay a debt of the same move there has failed.
+    """
     due = debts.collectable(session)
     if any(debt.cell is not None for debt in due):
         gone = {*lab.cells.away(lab.cells.names()), *cells_down.find(session)}
@@ -116,7 +119,8 @@ def logging_to(lab: Parts) -> Iterator[None]:
     """Write the lab's log: what the daemons of an installation log, and warnings of libraries."""
     handler = logging.FileHandler(lab.layout.log, delay=True)
     handler.setFormatter(log_context.LabFormatter())
-    # The sessions of a lab's ZooKeeper end with the command, so that no connection was lost.
+    # The sessions of a lab's ZooKeeper end with the command. TaskFlow logs that as a lost connection. The line would be
+    # wrong, so it is left out.
     handler.addFilter(lambda record: record.name != _SESSIONS_END)
     own = logging.getLogger("droveway")
     level = own.level

@@ -33,11 +33,16 @@ Say = Callable[[str], object]
 """Shows a line to the operator who has started this."""
 
 Wait = Callable[[float | None], bool]
-"""Waits for so many seconds, or without end for None, or until a process has died; returns whether to stop."""
+"""Waits for a number of seconds, or without a limit for None; returns True when the lab is to stop.
+
+The wait ends early when a process has died or the lab is to stop.
+"""
 
 
 def serve(lab: Parts, *, conductors: int, hosts: Sequence[str], say: Say, wait: Wait) -> None:
-    """Serve the lab until ``wait`` returns True; ``hosts`` get a worker, or without any all that are not stopped.
+    """Serve the lab until ``wait`` returns True.
+
+    Starts a worker for each of ``hosts``. If ``hosts`` is empty, starts one for each host whose worker is not stopped.
 
     Raises `droveway.errors.Refused` for a lab that cannot be served, and `droveway.errors.DrovewayError` when a process
     ends before it was ever ready.
@@ -48,7 +53,8 @@ def serve(lab: Parts, *, conductors: int, hosts: Sequence[str], say: Say, wait: 
         stages = _stages(lab, folder, conductors, chosen)
         with contextlib.ExitStack() as stack:
             for stage in stages:
-                # The last stage ends first. A stage ends too when a line about another one cannot be written.
+                # The last stage ends first. Every stage ends, even when ``say`` raises for another one because the
+                # operator's terminal or pipe is closed.
                 stack.callback(_end, stage, say)
                 if not _started(stage, say, wait):
                     return
@@ -143,7 +149,7 @@ def _look(process: Process, say: Say) -> None:
 
 
 def _end(stage: Sequence[Process], say: Say) -> None:
-    """End the processes together; those that do not end in time are killed, which is said."""
+    """End the processes together; kill those that do not end in time, and tell the operator of each."""
     for process in stage:
         process.ask_to_end()
     deadline = time.monotonic() + ENDS_WITHIN

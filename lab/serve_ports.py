@@ -7,7 +7,7 @@ import socket
 from typing import Final
 
 _PORTS: Final = range(20_000, 32_000)
-"""Ports that the kernel gives to no outgoing connection, so that a server which was killed gets its port again."""
+"""Ports that the kernel gives to no outgoing connection; so a server that was killed can listen at its port again."""
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@ AGAIN_AFTER: Final = 1.0
 """Seconds from the death of a process to its next start."""
 
 _NOT_INHERITED: Final = ("DROVEWAY_", "NOTIFY_SOCKET", "WATCHDOG_")
-"""The beginnings of environment variables that concern another process or another lab."""
+"""Prefixes of the environment variables that a served process must not inherit: they are for another process or lab."""
 
 
 class Process:
@@ -47,7 +47,7 @@ class Process:
         self._ended_at = 0.0
 
     def start(self) -> None:
-        """Start it in a session of its own, which a Ctrl-C at the terminal does not reach."""
+        """Start the process in a session of its own, so that a Ctrl-C at the terminal does not reach it."""
         self._drop_notices()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -86,7 +86,7 @@ class Process:
             self._process.terminate()
 
     def await_end(self, seconds: float) -> bool:
-        """Wait until it has ended, and kill it after so many seconds; False when it was killed."""
+        """Wait until the process has ended, and kill it after ``seconds``; return False when it was killed."""
         self._notified.close()
         if self._process is None:
             return True

@@ -50,7 +50,11 @@ def write(settings: dict[str, dict[str, str]], path: Path, base: Path | None = N
 
 
 def in_place(lab: Parts) -> dict[str, str]:
-    """Map each cell to the URL of its SQLite file, and return the URLs of the journal and of Nova's API database."""
+    """Let the daemons use the lab's SQLite files where they lie, and return the URLs of two of them by name.
+
+    Writes the URL of each cell's file into the cell mappings of Nova's API database. Returns the journal's URL as
+    ``journal``, and that of Nova's API database as ``api``.
+    """
     files = lab.layout
     for name in lab.cell_databases:
         map_cell(lab.api, name, sqlite_url(files.cell(name)))

@@ -133,7 +133,7 @@ def add_to_api(session: orm.Session, server: NewServer, cell_name: str) -> None:
 
 
 def add_to_cell(session: orm.Session, server: NewServer, placement: Placement) -> None:
-    """Write all that the cell keeps of the server, and what its host now uses."""
+    """Write the server's rows into its cell's database, and update the usage in the row of its host."""
     node = session.scalars(
         sa.select(cell.ComputeNode).where(cell.ComputeNode.host == server.host, cell.ComputeNode.deleted == 0)
     ).one()
@@ -169,7 +169,7 @@ def add_to_cell(session: orm.Session, server: NewServer, placement: Placement) -
 
 
 def _offload(session: orm.Session, server: NewServer, now: datetime) -> None:
-    """Turn the rows of a built server into those that Nova leaves of one that it has shelved and offloaded."""
+    """Change the rows of a built server to what Nova's rows are after it has shelved and offloaded a server."""
     session.execute(
         sa.update(cell.Instance)
         .where(cell.Instance.uuid == server.uuid)

@@ -126,7 +126,10 @@ def _shelve(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> str:
 
 
 def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, host: str, undo: contextlib.ExitStack) -> NewServer:
-    """Get all that the server needs from the services; `undo` gets a function for each thing that gives it back."""
+    """Get all that the server needs from the services.
+
+    For each thing that it gets, it pushes a function onto ``undo`` that gives the thing back.
+    """
     with lab.api.read() as session:
         flavor = servers.flavor(session, spec.flavor)
         zone = zone_of(session, host)
@@ -189,7 +192,7 @@ def _bind(lab: Lab, server: str, wanted: cloud.Port, host: str, zone: str, undo:
     """Make a port of the server; a port that asks Placement for resources is bound later, after the claim."""
     mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
     owner = f"{COMPUTE_OWNER}{zone}"
-    network_id, policy = guaranteed_ports.names(lab, wanted)
+    network_id, policy = guaranteed_ports.network_and_policy(lab, wanted)
     port = lab.cloud.network.create_port(
         server, mac=mac, network_id=network_id, host="" if policy else host, device_owner=owner, policy=policy
     )

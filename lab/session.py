@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Lab(Parts):
-    """A lab of this version: a `droveway.cli.sites.OperatedSite`."""
+    """A lab of this version, which implements the protocol `droveway.cli.sites.OperatedSite`."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
         """Return how the server's disks would get there, why, and the bytes over the network."""
@@ -31,7 +31,10 @@ class Lab(Parts):
         return runner.drive(self, at_rest)
 
     def adopt(self, ignored: Collection[str] = ()) -> list[Move]:
-        """Park every unfinished move with what the audit finds of it, begin a new incarnation, and return the moves.
+        """Accept the lab's databases as they are, and return the moves that are unfinished in them.
+
+        Each of these moves is parked with what the audit finds of it. The journal gets a new incarnation. The package's
+        docstring explains both words.
 
         Raises `droveway.errors.Refused` while another command runs the lab, and for what cannot be adopted.
         """
@@ -39,10 +42,10 @@ class Lab(Parts):
             raise Refused("--ignore-host is for installations: what a lab's hosts have seen is read from their files")
         from droveway.engines.operations.adoption import adopt
         from droveway.lab import lock
-        from droveway.lab.adoption import OfLab
+        from droveway.lab.adoption import LabMemory
 
         with lock.taken(self.layout):
-            return adopt(OfLab(self))
+            return adopt(LabMemory(self))
 
     def audit_sources(self, stack: contextlib.ExitStack) -> Sources:  # noqa: ARG002 - nothing has to be opened
         """Return all that there is to compare."""

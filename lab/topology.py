@@ -162,7 +162,10 @@ def add_provider(placement: Placement, host_name: str, node: str, spec: Host, ag
 
 
 def add_network_providers(placement: Placement, host_name: str, node: str, spec: Host) -> None:
-    """Make the providers that Neutron's agent would report below the host's: itself, and each bridge below it."""
+    """Make the providers that Neutron's agent on the host would report.
+
+    The agent's own provider is a child of the host's provider, and each bridge's provider is a child of the agent's.
+    """
     if not devices(spec):
         return
     agent, name = guaranteed.provider_of(host_name), f"{host_name}:{guaranteed.AGENT_TYPE}"

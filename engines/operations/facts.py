@@ -83,7 +83,7 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
         holds_for_ports=tuple(
             sorted({name for amounts in held.values() for name in amounts if name.startswith(OF_PORTS)})
         ),
-        same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
+        same_host_cold_migrate=bool(server.host) and site.migrates_to_same_host(str(server.host)),
         features=features,
         ports=_ports(site, server.id),
         quota_usages=quota_usages(site, server, cells) if new is not None else (),

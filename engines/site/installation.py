@@ -141,7 +141,7 @@ class Installation:
         """Return True: daemons run the moves."""
         return True
 
-    def stays_in_place(self, host: str) -> bool:
+    def migrates_to_same_host(self, host: str) -> bool:
         """Tell whether the host can cold migrate a server to itself: its provider has a trait for that."""
         node = catalog.find_host(self.api, catalog.answering(self.known_cells), host).node
         return SAME_HOST_TRAIT in self.cloud.placement.provider_traits(node)

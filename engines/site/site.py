@@ -66,7 +66,7 @@ class Parts(Protocol):
     def is_run(self) -> bool:
         """Tell whether anybody runs moves now, as far as can be told."""
 
-    def stays_in_place(self, host: str) -> bool:
+    def migrates_to_same_host(self, host: str) -> bool:
         """Tell whether the host's hypervisor can cold migrate a server to the host that it is on."""
 
     def unreachable(self, source: str, destination: str) -> str | None:
