@@ -34,7 +34,8 @@ OPTS = (
         default=0.2,
         min=0.01,
         max=5.0,
-        help="Seconds before the first of these tries; the pause doubles up to 5 s.",
+        help="Seconds before the first repetition of an undo, or of a step beyond the point of no return, that failed; "
+        "the pause doubles up to 5 s. The option retry_for says when the repetitions end.",
     ),
     cfg.FloatOpt(
         "step_deadline",
@@ -59,7 +60,8 @@ OPTS = (
         default=20.0,
         min=0.0,
         max=86400.0,
-        help="Seconds for which a guest is off beside the copy of its disks, for the downtime that `move plan` "
-        "estimates. Used only while the journal has no move that stopped a guest and started it again.",
+        help="Seconds for which a guest is off in addition to the time that the copy of its disks takes, for the "
+        "downtime that `move plan` estimates. Used only while the journal has no move that "
+        "stopped a guest and started it again.",
     ),
 )

@@ -12,16 +12,17 @@ OPTS = (
         default=86400,
         min=1,
         max=31536000,
-        help="Seconds that a move under the policy deadline waits for a person before it is confirmed; "
-        "`move create --deadline` sets it for one move.",
+        help="Seconds that a move waits for an operator to confirm or revert it, before it is confirmed by itself. It "
+        "counts for moves with `--confirm deadline`. `move create --deadline` sets it for one move.",
     ),
     cfg.IntOpt(
         "healthy_deadline",
         default=600,
         min=1,
         max=31536000,
-        help="Seconds within which the guest has to be healthy under the policy healthy, or the move is reverted; "
-        "`move create --deadline` sets it for one move. While the destination cannot be asked, the move waits on.",
+        help="Seconds within which the guest has to be healthy, or the move is reverted. It counts for moves with "
+        "`--confirm healthy`. `move create --deadline` sets it for one move. While the destination cannot be "
+        "asked, the move waits on.",
     ),
     cfg.FloatOpt(
         "healthy_after",

@@ -21,22 +21,25 @@ OPTS = (
         default=0,
         min=0,
         max=10000,
-        help="How many of them may have one host as their source or destination; 0: no limit. A move whose destination "
-        "the scheduler has not chosen yet counts for its source alone.",
+        help="How many resizes and migrations that run at the same time may have one host as their source or "
+        "destination; 0: no limit. A move whose destination the scheduler has not chosen yet counts for its source "
+        "alone.",
     ),
     cfg.IntOpt(
         "per_cell",
         default=0,
         min=0,
         max=10000,
-        help="How many of them may have their source or destination in one cell; 0: no limit.",
+        help="How many resizes and migrations that run at the same time may have their source or destination in one "
+        "cell; 0: no limit.",
     ),
     cfg.IntOpt(
         "per_rack",
         default=0,
         min=0,
         max=10000,
-        help="How many of them may have their source or destination in one rack; 0: no limit.",
+        help="How many resizes and migrations that run at the same time may have their source or destination in one "
+        "rack; 0: no limit.",
     ),
     cfg.StrOpt(
         "rack_key",

@@ -13,6 +13,7 @@ OPTS = (
         "[worker] instances_root.",
     ),
     cfg.StrOpt(
-        "volumes", help="The directory of the files that stand for volumes; a disk that leads out of it is refused."
+        "volumes",
+        help="The directory with a file for each volume. A volume whose path lies outside this directory is refused.",
     ),
 )

@@ -15,8 +15,8 @@ OPTS = (
         max=LEVEL,
         help="The highest level of commands that conductors send to workers; new commands raise a release's level. "
         "Not set: every level that this release knows. Set it to the level of the oldest worker while hosts are "
-        "upgraded. Then a new flow uses an older version of its graph where that one needs no later level, and every "
-        "other request that needs a later level is refused, whichever host it is for. Nova's upgrade_levels do the "
-        "same for its services.",
+        "upgraded. A new flow then uses an older version of its graph if that version needs no higher level. Every "
+        "other request that needs a higher level is refused, for all hosts. Nova's upgrade_levels do the same for its "
+        "services.",
     ),
 )
