@@ -280,7 +280,7 @@ FORWARD_ONLY: Final = "it only goes forward"
 
 def ends(ending: kinds.Ending) -> str:
     """Return the states in which a flow leaves its move."""
-    return state_list(state for state in (ending.state, ending.unkept, ending.cancelled) if state is not None)
+    return state_list(state for state in (ending.state, ending.never_confirmed, ending.cancelled) if state is not None)
 
 
 def state_list(found: Iterable[State]) -> str:

@@ -9,7 +9,6 @@ from droveway.errors import Cancelled, DestinationFault, StepError
 from droveway.flows.other_graph import across
 from droveway.flows.step import guarded
 from droveway.persistence.journal import attempts, kinds, moves
-from droveway.persistence.journal.states import State
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run
@@ -85,6 +84,6 @@ class Alternates:
         def record() -> None:
             with self.run_.write() as session:
                 if not moves.following(session, self.run_.move_id, self.run_.flow_uuid):
-                    attempts.undoing(session, self.run_.move_id, State.UNDOING)
+                    attempts.set_undoing(session, self.run_.move_id)
 
         guarded(self.run_, self.title, "revert", record, must_go_on=True)

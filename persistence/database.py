@@ -33,7 +33,7 @@ BUSY_TIMEOUT = 30.0
 IDLE_TRANSACTION = 10
 """Seconds after which a server ends an idle transaction.
 
-A process that was stopped in the middle of a transaction would otherwise keep its rows locked for as long as it is.
+Otherwise a process that is stopped in the middle of a transaction would keep its rows locked until it runs again.
 """
 
 ANSWERS_WITHIN = 60
@@ -109,13 +109,13 @@ class _Broken(logging.Filter):
     """Drops SQLAlchemy's log records that a broken connection could not be rolled back.
 
     SQLAlchemy logs this with a traceback when the server went away between the last statement and the return of the
-    connection to the pool.  Nothing is lost: whoever uses the database next gets an error, and that one is reported.
+    connection to the pool.  Nothing is lost: the next use of the database raises an error, and that error is reported.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for a record that is dropped."""
         error = record.exc_info[1] if record.exc_info else None
-        # Each driver has its own classes; their names are those of PEP 249.
+        # Each driver has its own classes, with the names that PEP 249 gives them.
         return type(error).__name__ not in ("OperationalError", "InterfaceError")
 
 
@@ -173,7 +173,7 @@ class Database:
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
-        """Open a connection in a writing transaction, which ends as that of `write` does.
+        """Open a connection in a writing transaction, which ends in the same way as the transaction of `write`.
 
         A step of a move uses this where it can: a session's bookkeeping would double the step's cost.
         """
@@ -184,7 +184,7 @@ class Database:
     def writing(self) -> Iterator[sa.Connection]:
         """Open a connection for writing; the caller begins and ends its transactions."""
         with self.engine.connect() as connection:
-            # Kept in a variable: if this connection is lost, `connection.info` is later that of a new connection.
+            # Kept in a variable: if this connection is lost, `connection.info` later belongs to a new connection.
             info = connection.info
             info[_WRITES] = True
             try:
@@ -322,9 +322,10 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 def _bound_transactions(connection: Any, _record: object) -> None:
     """Set the idle timeout and the isolation level of a new connection, whatever the server's own defaults are.
 
-    The timeout ends the transaction of a process that was stopped in the middle of one: it would otherwise keep its
-    rows locked.  The isolation level is READ COMMITTED: each statement sees what is committed when it begins.  So a
-    transaction that locks a row and then adds up others sees everything that the previous holder of the lock wrote.
+    The timeout ends the transaction of a process that was stopped in the middle of one: otherwise that process would
+    keep its rows locked.  The isolation level is READ COMMITTED: each statement sees what is committed when the
+    statement begins.  So a transaction that locks a row, and then reads other rows, sees everything that the previous
+    holder of the lock wrote.
     """
     if hasattr(connection, "get_server_info"):
         # MySQL has no timeout for transactions alone, so idle connections are closed too: the pool replaces them.

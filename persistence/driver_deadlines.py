@@ -26,7 +26,8 @@ A timeout of 0 would make PyMySQL's socket non-blocking: it would not wait even 
 def connect(dialect: sa.Dialect, _record: object, arguments: Any, options: Any) -> Any:
     """Answer SQLAlchemy's event ``do_connect`` with a connection that heeds deadlines.
 
-    Returns None for any other driver: SQLAlchemy then connects by itself.
+    Makes the connection when the driver is psycopg or PyMySQL.  Returns None for any other driver, SQLite's among them:
+    SQLAlchemy then connects by itself.
     """
     makes = {"psycopg": _psycopg, "pymysql": _pymysql}.get(dialect.driver)
     return None if makes is None else makes()(*arguments, **options)

@@ -1,8 +1,9 @@
 """Recognises a database that was restored from an older backup, or that belongs to another installation.
 
 The owner of a database does not change, and some counts in it only grow.  Both are written to a *mark*, which is kept
-outside the database: in a node of ZooKeeper for an installation, in a file for a lab.  A database whose owner differs
-from the mark's, or whose counts are below the mark's, is not the one that was used last.
+outside the database.  An installation keeps it in a node of ZooKeeper.  A lab, which is a whole cloud in one directory
+for trials and tests, keeps it in a file.  A database whose owner differs from the mark's, or whose counts are below the
+mark's, is not the one that was used last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ EPOCH: Final = "epoch"
 INCARNATION: Final = "incarnation"
 """Names of the journal's counters: the last claim's epoch, and the journal's number.
 
-They are defined here and not beside the journal's models, because a list of moves must not wait for these to load.
+They are not defined in `droveway.persistence.journal.tables`, because that module loads SQLAlchemy, which is slow.
+Commands such as ``droveway move list`` import this module without waiting for SQLAlchemy.
 """
 
 ADOPT: Final = "droveway db adopt"
@@ -39,8 +41,9 @@ class Standing(NamedTuple):
     counts: Mapping[str, int]
     """Phrase → count.
 
-    The phrase goes into the error when the count is too low, with its two ``{}`` filled: the first one with the count
-    that the database has, the second one with who saw a higher count and that count.
+    A phrase has two ``{}``.  When the database's count is lower than the one that an observer saw, the error has the
+    phrase.  The first ``{}`` becomes the database's count.  The second one becomes the observer followed by the higher
+    count, as in ``the worker of host h1 knows of 7``.
     """
 
 
@@ -59,7 +62,10 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     def standing(self, owner: int | None) -> Standing:
-        """Return the mark's counts in the form that `contradiction` compares, for a database of this owner."""
+        """Return the mark in the form that `contradiction` compares.
+
+        ``owner`` is the mark's ``incarnation``, or None when the owners are not to be compared.
+        """
         return Standing(owner, {"its last epoch is {}, {}": self.epoch, "its last step is {}, {}": self.step})
 
 

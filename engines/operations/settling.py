@@ -67,7 +67,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
     requests.go_on(session, move, SETTLED, f"{who} settled it as {said[SETTLED]}: {reason}")
     flow = moves.flow_of(session, move.flow_uuid or "")
-    session.add(moves.beside(move, flow, step, at=now, direction=at.direction, result=said))
+    session.add(moves.intervention(move, flow, step, at=now, direction=at.direction, result=said))
     return move
 
 
@@ -114,7 +114,9 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             ended = {"code": SETTLED, "message": f"{who} left it as it is: {reason}", "host": ""}
             session.execute(unfinished.values(ended_at=now, error=ended))
             session.add(
-                moves.beside(move, flow, step, at=now, epoch=epoch, result={SETTLED: LEFT, "by": who, "reason": reason})
+                moves.intervention(
+                    move, flow, step, at=now, epoch=epoch, result={SETTLED: LEFT, "by": who, "reason": reason}
+                )
             )
             moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
     except Fenced:

@@ -487,4 +487,4 @@ def _note(case: _Case, epoch: int, said: dict[str, Any]) -> None:
     with case.site.journal.write() as session:
         fencing.check(session, case.move.id, epoch)
         now = database_time(session)
-        session.add(moves.beside(case.move, case.flow, STEP, at=now, epoch=epoch, result=said))
+        session.add(moves.intervention(case.move, case.flow, STEP, at=now, epoch=epoch, result=said))

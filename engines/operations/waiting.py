@@ -100,7 +100,9 @@ def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:
         row.updated_at = now
         flow = session.scalars(_FLOW, {"move": move.id}).one()
         session.add(
-            moves.beside(move, flow, LAST, at=now, epoch=epoch, result={"settled": "done", "by": who, "reason": reason})
+            moves.intervention(
+                move, flow, LAST, at=now, epoch=epoch, result={"settled": "done", "by": who, "reason": reason}
+            )
         )
     return row
 

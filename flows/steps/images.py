@@ -146,7 +146,7 @@ def _is_gone(ctx: Context) -> bool:
     A server in task_state `deleting` does not count: it may still need its image.
     """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
-        return servers.is_going(connection, ctx.move.server, deleting=True)
+        return servers.is_deleted_or_deleting(connection, ctx.move.server, deleting=True)
 
 
 def _has_disks(ctx: Context, host: str) -> bool:

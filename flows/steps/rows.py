@@ -173,7 +173,9 @@ def power_state(record: Before) -> int:
 def is_deleted(ctx: Context) -> bool:
     """Tell whether nothing is to be given back to the server: it is gone, or, in a forward flow, being deleted."""
     with ctx.run.cells.database(ctx.cell).reading() as connection:
-        return servers.is_going(connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
+        return servers.is_deleted_or_deleting(
+            connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server
+        )
 
 
 def lives_on(ctx: Context, host: str) -> bool:

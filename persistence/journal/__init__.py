@@ -1,7 +1,13 @@
 """Keeps Droveway's own database, the journal: its tables, the queries on them and the changes that may be made to them.
 
-Nothing here knows Nova's tables.  The words of this package, beside those of docs/glossary.rst:
+Nothing here knows Nova's tables.  docs/glossary.rst explains all words; these are used in this package most:
 
+* A *claim* is a conductor's right to run a move's flow and to write for the move.  Its *epoch* is its number: numbers
+  only grow, and a claim with a newer epoch makes every older one worthless.
+* To *park* is to stop a flow at a step that has no result, so that the step can be entered again.
+* A *debt* is a clean-up that a host or a cell still owes, mostly because it was away.
+* An *alternate* is a further host that is tried when the destination was at fault.
+* A *lab* is a whole cloud in one directory, for trials and tests.
 * A *kind* of flow is resize, migrate, confirm, revert, delete and so on: `kinds.Kind`.
 * A flow is *filed* when its row is written and its move names it: a conductor then claims it.
 * A move is *at rest* when it has no flow to run: it waits for confirm or revert, or for an operator.

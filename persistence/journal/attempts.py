@@ -96,11 +96,11 @@ def hosts(session: orm.Session, move: Move) -> list[str]:
     return sorted({move.source_host, *tried} - {""})
 
 
-def undoing(session: orm.Session, move_id: str, state: State) -> None:
-    """Change the move's state to ``state`` if it is running; a flow calls this when no alternate is left.
+def set_undoing(session: orm.Session, move_id: str) -> None:
+    """Change the state of a running move to `State.UNDOING`; any other state stays.
 
-    The whole forward flow is undone then.
+    A forward flow calls this when no alternate is left: then the whole flow is undone.
     """
     move = moves.get(session, move_id, lock=True)
     if move.state == State.RUNNING:
-        moves.change_state(session, move, state)
+        moves.change_state(session, move, State.UNDOING)

@@ -55,7 +55,7 @@ class KnownWorkers:
     """Every worker that ever registered, by its host."""
 
     def away(self, hosts: Collection[str]) -> frozenset[str]:
-        """Return those of the hosts that have no worker.
+        """Return which of the hosts have no worker.
 
         Returns no host at all while no conductor is up: then nobody knows which workers are there.
         """
@@ -92,7 +92,7 @@ class Runnable:
 
 
 def exactly(kind: str, version: int, digest: str) -> str:
-    """Return ``KIND@VERSION#DIGEST``, which names a graph by its contents: the digest is that of its steps."""
+    """Return ``KIND@VERSION#DIGEST``, which names a graph by its contents: the digest is made of its steps."""
     return f"{kind}@{version}{_EXACT}{digest}"
 
 

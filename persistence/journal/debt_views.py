@@ -47,7 +47,8 @@ class DebtView:
     after: str
     """The host that must report a whole copy of the server's disks before the debt is settled.
 
-    Settling it may delete another copy.  Empty when no other host is asked.
+    Settling the debt may delete a copy of the disks on the host that owes it.  The report proves that a whole copy is
+    left elsewhere.  Empty when no other host has to report.
     """
     created: dt.datetime
     due: dt.datetime

@@ -30,7 +30,8 @@ VOID = "void"
 AFTER = "after"
 """The key of a debt's details that names the host which must report a whole copy of the disks before it is settled.
 
-It may be empty: then no other host is asked.
+An empty name says the same as a missing key: no other host has to report.  A debt has an empty name when it was made
+from the details of a debt that named a host, and that host has reported already.
 """
 
 PURGE: Final = "purge_kept"

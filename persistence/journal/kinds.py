@@ -47,12 +47,15 @@ class Ending:
 
     state: State
     """The move's state when no exception applies."""
-    unkept: State | None = None
-    """Its state when the move began with another kind of flow and was never confirmed while the server existed."""
+    never_confirmed: State | None = None
+    """The move's state when no confirm of it was done while its server existed.
+
+    It applies only to a move that began with another kind of flow, as a resize that ends with a delete.
+    """
     to_be_deleted: State | None = None
-    """Its state when somebody asked that the server be deleted."""
+    """The move's state when somebody asked that the server be deleted."""
     cancelled: State | None = None
-    """Its state when the move was cancelled, or when the server was gone."""
+    """The move's state when the move was cancelled, or when the server was gone."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -84,35 +87,44 @@ class Kind:
     The flow is filed again until it is done.
     """
     deletes: bool = False
-    """Whether the flow deletes the server.  Its move cannot be cancelled, and the audit compares no rows with it."""
+    """Whether the flow deletes the server.
+
+    A move that began with such a flow cannot be cancelled.  The audit does not compare Nova's rows with such a move.
+    """
 
     # Other flows.
     urgent: bool = True
-    """Whether conductors claim it before flows that are not urgent: these copy disks."""
+    """Whether conductors claim such a flow first.
+
+    Flows that are not urgent copy disks, which takes long; urgent flows do not wait for them.
+    """
     limited: bool = False
-    """Whether it counts for the limits on moves that run at the same time."""
+    """Whether such a flow counts for the limits on moves that run at the same time."""
 
     # The server's rows.
     carries: Carries = Carries.NOWHERE
     crosses_cells: bool = False
-    """Whether its move is between two cells; each has a copy of the server's rows while it runs."""
+    """Whether the move is between two cells; each cell has a copy of the server's rows while the flow runs."""
     elsewhere: bool = False
-    """Whether it brings the server to another host of the source's cell, because the source is dead."""
+    """Whether the flow brings the server to another host of the source's cell, because the source is dead."""
     changes_flavor: bool = False
     """Whether the move asks for another flavor."""
     begins_offloaded: bool = False
-    """Whether its server is on no host when it begins."""
+    """Whether the server is on no host when the flow begins."""
     begins_with_accept: bool = False
-    """Whether its step ``accept`` is the first one that writes in the cell."""
+    """Whether the step ``accept`` of the flow is the first one that writes in the cell."""
     leaves_known_rows: bool = False
-    """Whether the journal tells what Nova's rows have to say once a move that began with this kind rests or ended."""
-    needs_live_server: bool = False
-    """Whether its steps write nothing in the rows of a server that is being deleted.
+    """Whether the journal is enough to know which values Nova's rows must have while a move is at rest or has ended.
 
-    Undos do write there, and so do the steps past the point of no return.
+    This is said of moves that began with this kind.  The audit compares Nova's rows with those values.
+    """
+    needs_live_server: bool = False
+    """Whether the forward steps before the point of no return write only while nobody is deleting the server.
+
+    Undos, and steps past the point of no return, write in the rows of a server that is being deleted too.
     """
     releases_gone_server: bool = False
-    """Whether it goes on when the server has no rows any more, and then releases what the server still holds."""
+    """Whether the flow goes on when the server has no rows any more; it then releases what the server still holds."""
     evacuation: Evacuation = Evacuation.IGNORED
     migration_type: str = ""
     """The `migration_type` of a move that began with this kind."""
@@ -230,7 +242,7 @@ DELETE: Final = Kind(
     past="deleted",
     command="lab server delete",
     running=State.DELETING,
-    done=Ending(State.DONE, unkept=State.CANCELLED),
+    done=Ending(State.DONE, never_confirmed=State.CANCELLED),
     deletes=True,
     releases_gone_server=True,
 )

@@ -49,10 +49,16 @@ OPEN: Final = (
 )
 
 PASSED_ON: Final = {"graph": "passed on"}
-"""The result of an undo that did nothing, since the flow that follows goes on with what the step did."""
+"""The result of an undo that did nothing, because another flow of the move follows.
+
+The following flow (`name_following`) goes on from what the step did, so the step's work has to stay.
+"""
 
 BY_NOVA: Final = {"outcome": "nova"}
-"""The result of a step that found in the rows that Nova, or a user through Nova, had reached its flow's end already."""
+"""The result of a step that did nothing, because Nova had already done what the step's flow is for.
+
+A user may have confirmed or reverted the server through Nova's API, for example.  The step saw it in Nova's rows.
+"""
 
 LEFT: Final = "left"
 """The key of a `BY_NOVA` result that holds a sentence about what could not be cleared."""
@@ -88,7 +94,7 @@ class Request:
     to_cell: str | None = None
     """The cell that the server is to be in afterwards; None when the operator named neither a cell nor a host.
 
-    A host that the operator names stands for its cell.  The cell may be the one that the server is in.
+    When the operator names a host, this is the host's cell.  The cell may be the one that the server is in.
     """
     policy: str = DEADLINE
     confirm_seconds: int = 86400
@@ -197,9 +203,11 @@ def ended_flows(session: orm.Session, move_id: str) -> list[str]:
 def unreleased_flows(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
     """Return the flows that ended under a claim which was never given back, each with its move.
 
-    Their conductor died before it had cleared up: fences and ZooKeeper nodes are still there.  Two claims are left
-    out, because whoever clears up would take them from somebody who is at work: the collector's as long as a debt of
-    the move is due, and that of a person's command which is younger than `OPERATOR_WRITES`.
+    The conductor of such a flow died before it had cleared up: fences and ZooKeeper nodes are still there.
+
+    Flows under two kinds of claim are left out, because the owner of the claim may still be at work.  The first kind is
+    a claim of the collector, as long as a debt of the move is due.  The second kind is a claim of a person's command,
+    as long as the claim is younger than `OPERATOR_WRITES`.
     """
     dead = {"dead_since": database_time(session) - OPERATOR_WRITES}
     return [(move, flow) for move, flow in session.execute(UNRELEASED_FLOWS, dead)]
@@ -283,12 +291,12 @@ def home(session: orm.Session, move: Move) -> str:
     return move.dest_host if move.dest_host and _is_done(session, move, _STAYS) else move.source_host
 
 
-def beside(
+def intervention(
     move: Move, flow: MoveFlow, step: str, *, at: dt.datetime, direction: str = "execute", **columns: Any
 ) -> MoveStep:
-    """Make a row of the history for something that a person had done and that was no run of a step by the flow.
+    """Make a row of the history for what a command of a person did to the move; the flow itself ran no step.
 
-    ``at`` is both its beginning and its end.  ``columns`` are further columns of `MoveStep`.
+    ``at`` is the row's beginning and also its end.  ``columns`` are further columns of `MoveStep`.
     """
     return MoveStep(
         move_id=move.id,
@@ -340,8 +348,8 @@ def _pass_on(session: orm.Session, move: Move, ended: MoveFlow) -> bool:
 def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) -> None:
     """Record that the flow is ``done``, or wholly undone, and set the move's next state.
 
-    A repeated call changes nothing.  The move's error after an undone flow is that of `failure`.  Where the journal
-    names a flow that follows this one, the move gets that flow and keeps its state.
+    A repeated call changes nothing.  After an undone flow the move gets the error of the run that `failure` returns.
+    If the journal names a flow that follows this one, the move gets that flow and keeps its state.
     """
     flow = flow_of(session, flow_uuid)
     if flow.ended_at is not None:
@@ -466,8 +474,8 @@ def _file_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime
 def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, Any] | None, *, done: bool) -> State:
     """Return the move's state after a flow of this kind, by the rules of `kinds.Ending`."""
     ending = kinds.of(kind).ending(done=done)
-    if ending.unkept is not None and move.kind != kind and not _was_kept(session, move):
-        return ending.unkept
+    if ending.never_confirmed is not None and move.kind != kind and not _was_confirmed(session, move):
+        return ending.never_confirmed
     if ending.to_be_deleted is not None and move.delete_requested:
         return ending.to_be_deleted
     deleted = error is not None and error["code"] == ServerDeleted.code
@@ -483,7 +491,7 @@ def _is_done(session: orm.Session, move: Move, kinds_of_flow: list[str]) -> bool
     return session.scalar(done.limit(1)) is not None
 
 
-def _was_kept(session: orm.Session, move: Move) -> bool:
+def _was_confirmed(session: orm.Session, move: Move) -> bool:
     """Tell whether the move was confirmed while its server existed."""
     results = session.scalars(
         sa.select(MoveStep.result).where(MoveStep.move_id == move.id, MoveStep.result.is_not(None))
@@ -509,7 +517,7 @@ def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
 def failure(session: orm.Session, flow_uuid: str) -> MoveStep | None:
     """Return the run of the step whose error undid the flow; None when no step failed.
 
-    When several alternates failed, it is that of the last one.
+    When several alternates failed, returns the run that failed on the last one.
     """
     return session.scalar(
         sa.select(MoveStep)

@@ -131,7 +131,11 @@ def one(connection: Executor, move_id: str) -> sa.Row[Any] | None:
 
 
 def count_older(connection: Executor, move: sa.Row[Any]) -> int:
-    """Count the moves in line that were asked for before this one; ``move.created_at`` must be that of its flow."""
+    """Count the moves in line that were asked for before this one.
+
+    ``move`` is a row of `one_queued`.  Its ``created_at`` is the time at which its flow was filed, which for a queued
+    move is the time at which the move was asked for.
+    """
     given = {"created_at": move.created_at, "move": move.id}
     return connection.execute(_OLDER, given).scalar_one()
 

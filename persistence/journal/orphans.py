@@ -1,10 +1,11 @@
 """Lets a command take away what an ended move left behind, and writes that in the move's history.
 
-Meanwhile no move of the server may begin, and nobody may still be at work for the ended one.  To ensure this, the
-transaction here occupies the server's place in the journal: the unique column ``Move.active_server``, which admits one
-move per server.  It sets the column in the ended move, and clears it again before the commit.  If the server never had
-a move, it inserts a row with that column, and deletes the row before the commit.  A request for a new move waits until
-that transaction is over.  If the command is killed, its transaction is rolled back, and nothing is left of it.
+While the command works, no move of the server may begin, and no daemon may still work for the ended move.  To ensure
+this, the transaction here occupies the server's place in the journal: the unique column ``Move.active_server``, which
+admits one move per server.  The transaction sets the column in the ended move, and clears it again before the commit.
+If the server never had a move, the transaction inserts a row with that column, and deletes the row before the commit.
+A request for a new move waits until the transaction is over.  If the command is killed, the transaction is rolled back,
+and nothing is left of it.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def note(journal: Database, move_id: str, *, who: str, what: str) -> int:
         move = moves.get(session, move_id)
         flow = session.scalars(moves.NEWEST_FLOW, {"move": move_id}).one()
         begun = {"by": who, "does": what, "outcome": "begun"}
-        row = moves.beside(move, flow, STEP, at=database_time(session), result=begun)
+        row = moves.intervention(move, flow, STEP, at=database_time(session), result=begun)
         session.add(row)
         session.flush()
         return row.seq
@@ -132,7 +133,7 @@ def conclude(session: orm.Session, seq: int, outcome: str) -> None:
 
 
 def is_over(session: orm.Session, move_id: str) -> bool:
-    """Tell whether nobody owes anything for the ended move that is due at once, and nobody has it claimed."""
+    """Tell whether all work for an ended move is over: no debt without a date is left, and its claim was given back."""
     claim = session.get(Claim, move_id)
     return not debts.outstanding(session, move_id) and (claim is None or claim.released_at is not None)
 
@@ -144,7 +145,7 @@ def first_flow(session: orm.Session, move_id: str) -> str:
 
 
 def owe_again(session: orm.Session, debt_id: int) -> None:
-    """Make a debt that was written off unsettled again; any other debt is left alone."""
+    """Reopen a debt that was written off, so that it has to be settled; any other debt is left alone."""
     debt = session.get_one(Debt, debt_id)
     if debts.WRITTEN_OFF in debt.details:
         debt.details = {key: value for key, value in debt.details.items() if key != debts.WRITTEN_OFF}
@@ -152,9 +153,10 @@ def owe_again(session: orm.Session, debt_id: int) -> None:
 
 
 def tried_hosts(session: orm.Session, servers: Collection[str]) -> dict[tuple[str, str], str]:
-    """Return (server, host) → the id of the last ended move of the server that has to do with the host.
+    """Return (server, host) → the id of an ended move of the server that has to do with the host.
 
-    A move whose source or last destination the host is comes before one that only tried the host as an alternate.
+    That is the newest move from the host or to the host.  When there is none, it is the newest move that only tried the
+    host as an alternate.
     """
     ended = Move.state.in_([state.value for state in ENDED])
     order = Move.created_at, Move.id

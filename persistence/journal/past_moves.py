@@ -29,7 +29,7 @@ class Wanted:
 
 @dataclasses.dataclass(kw_only=True)
 class PastMove:
-    """A move with those of its runs of steps that were asked for."""
+    """A move with the runs of its steps that the caller asked for."""
 
     storage: str | None
     runs: list[Run] = dataclasses.field(default_factory=list)

@@ -42,7 +42,7 @@ def record_health(
     """Store what the destination reported of the guest.
 
     Returns False, and stores nothing, when the report is out of date: it was asked for under an older claim, or before
-    the one that is stored.  The same holds for a move that no longer waits for confirm or revert.
+    the report that is stored.  Does the same when the move no longer waits for confirm or revert.
     """
     stands = sa.select(Claim.move_id).where(Claim.move_id == move_id, Claim.epoch == epoch)
     newest = sa.or_(Move.health_asked.is_(None), Move.health_asked <= asked)

@@ -21,7 +21,7 @@ def purge(
     journal: Database,
     seconds: int,
     gone: list[str] | None = None,
-    each: Callable[[Iterable[str]], Iterable[str]] = iter,
+    progress: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> dict[str, int]:
     """Remove the moves that ended more than ``seconds`` ago, and the plans that are older.
 
@@ -29,13 +29,14 @@ def purge(
     removed in a transaction of its own.  A move stays while somebody owes something for it, or while its last claim
     was not given back.
 
-    ``each`` hands the ids of the moves on one by one, and may tell somebody how far it has come.
+    ``progress`` wraps the list of the moves' ids and returns the same ids one by one.  A command passes a progress bar
+    that counts them.
     """
     with journal.read() as session:
         before = database_time(session) - dt.timedelta(seconds=seconds)
         ids = list(session.scalars(_endings(before)))
     counted: dict[str, int] = {}
-    for move in each(ids):
+    for move in progress(ids):
         with journal.begin() as connection:
             # Asked again under a lock: the move may have changed since it was listed.
             if connection.scalar(_endings(before).where(Move.id == move).with_for_update()) is None:

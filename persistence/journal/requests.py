@@ -30,9 +30,9 @@ _GOING_ON: Final = _CANCELLABLE | {State.CONFIRMING, State.REVERTING, State.DELE
 def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
     """File a confirm or revert flow.
 
-    Raises `droveway.errors.Refused` when the move does not wait for confirm or revert.  Refuses a revert also when a
-    delete of the server was asked for, unless Nova's rows have ``shown`` that the server is reverted already, or that
-    a revert has begun.
+    Raises `droveway.errors.Refused` when the move does not wait for confirm or revert, and for a revert when somebody
+    asked for a delete of the server.  With ``shown`` the revert is filed all the same: the caller has seen in Nova's
+    rows that the server is reverted already, or that a revert has begun.
     """
     kind = kinds.of(flow.kind)
     require(move, {State.VERIFYING}, kind.past)
@@ -116,8 +116,8 @@ def delete(session: orm.Session, move: Move) -> None:
     A forward flow is undone before its next step and releases everything.  A move that waits for confirm or revert is
     confirmed first, or reverted where a revert had begun.  Any other flow runs to its end.  Then the server is deleted.
 
-    A hold ends, and the confirm policy waits for nothing any more.  A repeated call also retries a step that parked
-    after the first one.
+    A hold ends, and the confirm policy waits for nothing any more.  When a step has parked since the first call, a
+    second call retries that step.
     """
     if move.state == State.NEEDS_OPERATOR and (move.delete_requested or kinds.of(move.kind).deletes):
         retry(session, move)

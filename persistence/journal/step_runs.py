@@ -16,10 +16,16 @@ from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal.tables import Move, MoveStep
 
 ADOPTED: Final = "adopt"
-"""The history's row of a move that was unfinished when the journal was adopted as it is."""
+"""The name that stands in the place of a step in a row of the history that `note_adopted` writes.
+
+Each unfinished move gets such a row when ``droveway db adopt`` accepts a journal that was restored from a backup.
+"""
 
 DISKS_UNREACHABLE: Final = "disks-unreachable"
-"""The code of the fault of a host that finds what the source has set aside nowhere."""
+"""The code of the error of a destination that cannot reach the server's disks.
+
+The source is declared down.  Its directory cannot be read from the destination, and there is no image of the disks.
+"""
 
 
 @dataclasses.dataclass
@@ -35,7 +41,7 @@ class StepRun:
     attempt: int
     """The alternate that the move was on; 0 before the first."""
     epoch: int
-    """The epoch of the claim that began the run; once the run has ended, that of the claim that ended it."""
+    """The epoch of the claim that began the run; once the run has ended, the epoch of the claim that ended it."""
     ended_at: dt.datetime | None = None
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
@@ -51,7 +57,10 @@ def read(transaction: Executor, move_id: str) -> list[StepRun]:
 
 
 def note_adopted(session: orm.Session, move: Move, **told: Any) -> None:
-    """Write into the history that the move's flow may have gone further than the journal knows; ``told``: columns."""
+    """Write into the history that the move's flow may have gone further than the journal knows.
+
+    ``told`` are further columns of the row.
+    """
     now = database_time(session)
     session.add(
         MoveStep(

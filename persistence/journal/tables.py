@@ -68,7 +68,7 @@ class Move(JournalBase):
     """What the destination last reported of the guest, for the policy `healthy`; NULL before its first report."""
     health_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     health_asked: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """When that report was asked for, by the database's clock."""
+    """When the keeper asked the destination for the report in ``health``, by the database's clock."""
     waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     """What the confirm policy waits for, and how to mend it; NULL when it waits for nothing but its deadline.
 
@@ -111,7 +111,7 @@ class Move(JournalBase):
 
 
 class MoveFlow(JournalBase):
-    """One TaskFlow graph that is to run, runs or ran for a move; the uuid is that of TaskFlow's flow detail."""
+    """One TaskFlow graph that is to run, runs or ran for a move; TaskFlow's flow detail has the same uuid."""
 
     __tablename__ = "move_flows"
 
@@ -179,7 +179,7 @@ COLLECTOR: Final = "debts"
 """The owner of a claim under which the keeper's collector settles debts; no conductor has that name."""
 
 OPERATOR: Final = "operator "
-"""How the owner of a claim begins under which a person's command writes; no conductor's name begins so."""
+"""The prefix of a claim's owner when a person's command has the claim; no conductor's name begins with it."""
 
 
 class Claim(JournalBase):
@@ -209,7 +209,7 @@ class Counter(JournalBase):
 class Intent(JournalBase):
     """A write to a cloud service, recorded before it is sent.
 
-    Its state is open, then done; it is late when its conductor lost the claim meanwhile.
+    The state is open, then done.  It is late when the conductor lost its claim before the write was done.
     """
 
     __tablename__ = "intents"

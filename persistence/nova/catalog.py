@@ -153,7 +153,7 @@ _EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_ex
 
 
 def answering(cells: Mapping[str, Database]) -> dict[str, Database]:
-    """Return those of the cells whose databases answer now."""
+    """Return the cells whose databases answer now."""
     return {name: database for name, database in cells.items() if _answers(database, _ASK)}
 
 
@@ -211,9 +211,10 @@ def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:
 
 
 def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
-    """Return host → the rack that it is in, by the metadata ``key`` of the aggregates that the host is in.
+    """Return host → its racks: the values of the metadata ``key`` of the aggregates that the host is in.
 
-    A host can have several racks, one for each such aggregate.  A host is missing when no aggregate of it has the key.
+    A host has mostly one rack.  It has several when aggregates of it have different values.  A host is missing when no
+    aggregate of it has the key.
     """
     found: dict[str, frozenset[str]] = {}
     with api.read() as session:
@@ -234,7 +235,10 @@ def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: 
 
 
 def hosts_of(api: Database, cell: str) -> list[str]:
-    """Return the names of the cell's hosts; they are read in the API database, so the cell's need not answer."""
+    """Return the names of the cell's hosts.
+
+    They are read in the API database, so the cell's own database need not answer.
+    """
     with api.read() as session:
         return list(session.scalars(_HOSTS_OF, {"cell": cell}))
 
@@ -261,7 +265,8 @@ def require_project(api: Database, project: str) -> None:
     with api.read() as session:
         if session.execute(_OF_PROJECT, {"project": project}).first() is None:
             raise NotFound(
-                f"project {project} is unknown, for no server is of it: give its id, which droveway server show has"
+                f"project {project} is unknown, because it has no server: give its id, which droveway server show "
+                "SERVER prints"
             )
 
 

@@ -78,16 +78,17 @@ class Cells:
     def transaction(self, cell: str, server: str, epoch: int, *, other: bool = False) -> Iterator[orm.Session]:
         """Open a fenced transaction; raise `droveway.errors.Fenced` unless the fence names exactly this epoch.
 
-        Raises `droveway.errors.ServerDeleted` when the server's rows are gone, and the fence with them.  With ``other``
-        the server is mapped to another cell: a copy that is missing here is no sign of a delete then, and raises
-        `droveway.errors.Conflict`.
+        Raises `droveway.errors.ServerDeleted` when the server's rows are gone, and the fence with them.
+
+        ``other`` says that the server is mapped to another cell.  Then a missing copy does not mean that the server was
+        deleted, and raises `droveway.errors.Conflict`.
         """
         with self.database(cell).write() as session:
             present = session.connection().scalar(_FENCE_VALUE, {"server": server})
             if present is None and servers.is_gone(session, server):
                 if other and session.connection().execute(_SERVER, {"server": server}).first() is None:
                     raise Conflict(
-                        f"cell {cell} has no copy of server {server} any more: was its database put back from a copy?"
+                        f"cell {cell} has no copy of server {server} any more: was its database restored from a backup?"
                     )
                 raise ServerDeleted(f"server {server} was deleted meanwhile")
             if present != str(epoch):
@@ -146,7 +147,7 @@ class Cells:
         return False
 
     def away(self, cells: Iterable[str]) -> list[str]:
-        """Return the names of those of the cells whose databases do not answer now."""
+        """Return the names of the cells whose databases do not answer now."""
         asked = {cell: self._databases[cell] for cell in cells}
         return sorted(asked.keys() - catalog.answering(asked).keys())
 
@@ -195,6 +196,6 @@ class _ClaimedCells(Cells):
         return self.is_down(cell) or super().is_declared_down(cell, host)
 
     def away(self, cells: Iterable[str]) -> list[str]:
-        """Return the names of those of the cells whose databases do not answer, or that are declared down."""
+        """Return the names of the cells whose databases do not answer, and of the cells that are declared down."""
         named = {*cells}
         return sorted({*super().away(named - self._down)} | (named & self._down))

@@ -27,11 +27,11 @@ class Entry:
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Column that is not copied → what the new row has instead, and why.
 
-    A key that is no column stands for rows that are not copied.
+    A key that is not the name of a column describes rows that are not copied.
     """
 
 
-_ROW_ID: Final = {"id": "anew: each cell counts by itself"}
+_ROW_ID: Final = {"id": "a new one: each cell counts by itself"}
 
 COPIED: Final = (
     Entry(
@@ -39,9 +39,10 @@ COPIED: Final = (
         "the server itself",
         {
             **_ROW_ID,
-            "compute_id": "NULL: a row's id of the cell that is left",
-            "host": "that of the other copy, or NULL: no service of this cell takes the copy for its own",
-            "node": "as `host`",
+            "compute_id": "NULL: the id is that of a row in the old cell",
+            "host": "the source host, which is in the old cell, or NULL: so no nova-compute of the new cell takes the "
+            "server for its own",
+            "node": "the source's node, or NULL, as `host`",
             "hidden": "1: the mapping names the other copy",
             "power_state": "4 (off): no service may start what it describes",
             "task_state": "`resize_migrated`, or `unshelving`: users and services leave the copy alone",
@@ -50,14 +51,14 @@ COPIED: Final = (
     Entry(
         "instance_extra",
         "flavors, topology, device requests and key pairs",
-        {**_ROW_ID, "migration_context": "NULL: it names a migration's id of the cell that is left"},
+        {**_ROW_ID, "migration_context": "NULL: it names the id of a migration's row in the old cell"},
     ),
     Entry("instance_info_caches", "the ports as they were last seen", _ROW_ID),
     Entry("instance_metadata", "what users noted at the server", _ROW_ID),
     Entry(
         "instance_system_metadata",
         "what Nova noted at the server: its image's properties, the state before a resize",
-        {**_ROW_ID, "rows of ours": "anew: the fence and the move that a copy belongs to are of its cell alone"},
+        {**_ROW_ID, "Droveway's own rows": "new ones: each cell's copy has its own fence and its own mark of the move"},
     ),
     Entry("block_device_mapping", "disks and volumes; a volume is known by the row's uuid, which is kept", _ROW_ID),
     Entry("virtual_interfaces", "the ports' addresses and tags", _ROW_ID),
@@ -68,11 +69,11 @@ COPIED: Final = (
         "the parts of these actions",
         {**_ROW_ID, "action_id": "translated: the id that the action's row has in the new cell"},
     ),
-    Entry("instance_faults", "why operations failed: a server that is in ERROR later shows its history", _ROW_ID),
+    Entry("instance_faults", "why operations failed: Nova shows the newest reason of a server in ERROR", _ROW_ID),
     Entry(
         "migrations",
         "the server's moves; one is known by its uuid, which is kept and is a consumer in Placement",
-        {**_ROW_ID, "dest_compute_id": "NULL: a row's id of the cell that is left"},
+        {**_ROW_ID, "dest_compute_id": "NULL: the id is that of a row in the old cell"},
     ),
 )
 """Copied.  A table comes before those whose rows refer to it."""
@@ -81,17 +82,18 @@ MADE_ANEW: Final = (
     Entry("instance_id_mappings", "an EC2 id, which each cell counts by itself"),
     Entry(
         "security_groups",
-        "the project's groups by name, where the cell lacks them: `default` as Nova makes it with any server",
+        "the server's groups and `default`, when the project has no group of that name in the new cell; Nova makes "
+        "`default` with a project's first server too",
     ),
     Entry("security_group_instance_association", "it names the groups by their ids in the cell"),
 )
-"""Made anew in the other cell, because ids of a cell mean nothing in another one."""
+"""Made anew in the new cell, because ids of one cell mean nothing in another one."""
 
 REMOVED: Final = (
     Entry("console_auth_tokens", "each names a host that the guest has left"),
-    Entry("consoles", "each names a proxy of the cell that is left; Nova no longer writes them"),
+    Entry("consoles", "each names a proxy of the old cell; Nova no longer writes them"),
 )
-"""Not copied, and removed together with the copy in the cell that is left."""
+"""Not copied, and removed together with the copy in the old cell."""
 
 KEPT: Final = (
     Entry("volume_usage_cache", "history that names no live thing: what a volume has read and written"),
@@ -125,9 +127,9 @@ BROUGHT_BACK: Final = (
     Entry("instance_actions", "what was done in the other cell, by its request"),
     Entry("instance_actions_events", "the parts of these actions"),
     Entry("instance_faults", "what failed in the other cell"),
-    Entry("migrations", "the status of the move, and rows that were made meanwhile"),
+    Entry("migrations", "the status of the move, and rows that were made during the move"),
 )
-"""What a revert carries from the destination cell's copy into the source cell's: what has changed there meanwhile."""
+"""What a revert carries from the destination cell's copy into the source cell's copy: what changed during the move."""
 
 LISTS: Final[Mapping[str, tuple[Entry, ...]]] = {
     "copied": COPIED,
@@ -137,4 +139,4 @@ LISTS: Final[Mapping[str, tuple[Entry, ...]]] = {
     "must be empty": MUST_BE_EMPTY,
     "legacy": LEGACY,
 }
-"""Name of a list → its tables.  `BROUGHT_BACK` is missing, since its tables are among those of `COPIED`."""
+"""Name of a list → its tables.  `BROUGHT_BACK` is missing, because its tables are in `COPIED` too."""

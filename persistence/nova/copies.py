@@ -60,8 +60,8 @@ def _is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
 def _reading() -> sa.Select[Any]:
     """Build the one statement that reads the server's live rows in all tables.
 
-    Its rows have a number, which says of which table the row is, and then the columns of all tables.  Those of the
-    other tables are NULL.
+    Each of its rows begins with a number that says which table the row comes from.  The columns of all tables follow.
+    The columns of the other tables are NULL.
     """
     server, action = _INSTANCES.alias("server"), _ACTIONS.alias("action")
     parts = sa.union_all(
@@ -178,7 +178,8 @@ def insert(
 ) -> None:
     """Insert the whole copy into a cell that has none; the new copy is hidden and its power state is off.
 
-    ``host`` and ``node`` are names of the other cell.  ``markers`` are the values of Droveway's own rows, by their keys
+    ``session`` writes in the cell that gets the copy.  ``host`` and ``node`` are names in the cell where the copy was
+    read; they are None when the server is on no host.  ``markers`` are the values of Droveway's own rows, by their keys
     (`copied_tables.MARKERS`); raises ValueError for any other key.
     """
     if set(markers) - set(copied_tables.MARKERS):
@@ -213,7 +214,10 @@ def insert(
 
 
 def give_attachments(session: orm.Session, copy: Copy) -> None:
-    """Write the attachments of the ``copy``, which is the other cell's, into the volumes' rows of this cell."""
+    """Write the attachments of the ``copy`` into the volumes' rows of the session's cell.
+
+    The ``copy`` was read in the server's other cell.
+    """
     _flush(session)
     connection = session.connection()
     for row in copy.rows[_DEVICES.name]:
@@ -264,7 +268,7 @@ def _without_id(row: Row) -> Row:
 
 
 def _new_action_ids(connection: sa.Connection, copy: Copy) -> dict[int, int]:
-    """Return the id in the other cell → the id here for all inserted actions.
+    """Return the id in the cell that the copy was read in → the id in the session's cell, for all inserted actions.
 
     The ids have the same order in both cells, because rows get their ids in the order in which they are inserted.
     """
@@ -273,9 +277,9 @@ def _new_action_ids(connection: sa.Connection, copy: Copy) -> dict[int, int]:
 
 
 def _new_group_ids(connection: sa.Connection, copy: Copy) -> list[int]:
-    """Return the ids in this cell of the copy's security groups.
+    """Return the ids that the copy's security groups have in the session's cell.
 
-    Groups that the project lacks in this cell are added, and so is its default group.
+    Groups that the project lacks in that cell are added, and so is its default group.
     """
     of_project = {name: copy.instance[name] for name in ("user_id", "project_id")}
     wanted = {_DEFAULT_GROUP: of_project | {"name": _DEFAULT_GROUP, "description": _DEFAULT_GROUP}}

@@ -77,7 +77,7 @@ class Port:
     preserve_on_delete: bool = False
 
     def as_vif(self) -> Json:
-        """Return the port as a VIF of Nova; the device name is that of the tap which Neutron's agents expect."""
+        """Return the port as a VIF of Nova; it has the name of the tap device that Neutron's agents expect."""
         return {
             "id": self.id,
             "address": self.mac,

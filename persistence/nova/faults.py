@@ -18,7 +18,7 @@ _LONGEST: Final = 255
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Holds one failure; ``details`` has to differ from that of any other failure of the server."""
+    """Holds one failure; ``details`` has to differ from the ``details`` of the server's other failures."""
 
     message: str
     details: str

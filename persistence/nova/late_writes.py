@@ -37,8 +37,8 @@ class Carried:
     known: dict[str, str]
     """The digests that the journal has to keep for the next comparison.
 
-    They must not be stored before the target has what it takes: if the conductor died in between, the changes would
-    never be found again.
+    The caller writes the values of ``takes`` into the target first, and stores these digests after that.  If the caller
+    stored them first and the conductor died in between, no later comparison would find the changes.
     """
 
 
@@ -57,9 +57,10 @@ def carry(source: Digests, target: Digests, known: Digests, *, target_is_mapped:
     The target takes a value that only the source has changed.  When both have changed it, the copy that the mapping
     names wins.
 
-    A digest is renewed only when both copies will have the value.  Otherwise the next comparison, when the server goes
-    back, would be wrong: the new value, which one copy alone has, would count as the known one, and the old value of
-    the other copy as a change of it.  The user's change would be lost.
+    A digest in ``known`` is replaced only when both copies will have the new value.  Otherwise a user's change could be
+    lost when the server goes back.  Suppose that only the target has the new value, and that ``known`` had it too.  The
+    comparison on the way back would see that the other copy's old value differs from ``known``.  It would take the old
+    value for a newer change and keep it.
     """
     takes, stays, clashes, kept = [], [], [], dict(known)
     for key in sorted({*source, *target, *known}):

@@ -47,8 +47,8 @@ def stands(session: orm.Session, server: str) -> bool:
 def switch(session: orm.Session, server: str, old: str, new: str, *, deleting: bool = False) -> None:
     """Map the server to the cell ``new`` instead of ``old``; nothing happens when it is mapped to ``new`` already.
 
-    Raises `droveway.errors.ServerDeleted` when the server has no mapping any more, or when its delete was asked for;
-    the latter not with ``deleting``.  Raises `droveway.errors.NotFound` for an unknown cell, and
+    Raises `droveway.errors.ServerDeleted` when the server has no mapping any more.  Unless ``deleting`` is true, raises
+    it also when somebody asked for the server's delete.  Raises `droveway.errors.NotFound` for an unknown cell, and
     `droveway.errors.Conflict` for a server that is mapped to a third cell.
     """
     row = session.scalar(_MAPPING, {"server": server})

@@ -46,9 +46,9 @@ def quota_usages(
 ) -> list[QuotaUsage]:
     """Return the usage and limit of the project, and of the user in it, for each resource in ``defaults``.
 
-    They are those of Nova's legacy quota driver.  It counts the rows of all cells, without deleted and hidden ones.  A
-    user without a limit has the project's, and a project without one has that of the default class.  Without that, the
-    limit is the one in ``defaults``.
+    Both are computed as Nova's legacy quota driver does.  It counts the rows of all cells, without deleted and hidden
+    rows.  A user without a limit has the project's limit.  A project without a limit has the limit of the default
+    class.  When the default class has no limit, the limit is the one in ``defaults``.
     """
     limits = _limits(api, project, defaults)
     of_user = limits | _rows(api, ProjectUserQuota, project_id=project, user_id=user)

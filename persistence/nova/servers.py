@@ -170,18 +170,24 @@ def live_columns(session: orm.Session, server: str, *, deleting: bool = False) -
 
 
 def _require_live(row: _Server | None, server: str, *, deleting: bool) -> _Server:
-    if row is None or _is_going(row.deleted, row.vm_state, row.task_state, deleting=deleting):
+    if row is None or _is_deleted_or_deleting(row.deleted, row.vm_state, row.task_state, deleting=deleting):
         raise ServerDeleted(f"server {server} was deleted meanwhile")
     return row
 
 
-def is_going(connection: Executor, server: str, *, deleting: bool = False) -> bool:
-    """Tell whether `live` would raise; nothing is locked, so the answer may be out of date at once."""
+def is_deleted_or_deleting(connection: Executor, server: str, *, deleting: bool = False) -> bool:
+    """Tell whether the server has no row, is deleted or soft-deleted, or is being deleted.
+
+    With ``deleting`` a server whose task_state is `deleting` does not count.  These are the cases in which `live`
+    raises.  Nothing is locked, so the answer may be out of date at once.
+    """
     found = connection.execute(_GOING, {"server": server}).first()
-    return found is None or _is_going(*found, deleting=deleting)
+    return found is None or _is_deleted_or_deleting(*found, deleting=deleting)
 
 
-def _is_going(deleted: int | None, vm_state: str | None, task_state: str | None, *, deleting: bool) -> bool:
+def _is_deleted_or_deleting(
+    deleted: int | None, vm_state: str | None, task_state: str | None, *, deleting: bool
+) -> bool:
     gone = bool(deleted) or vm_state in (VmState.DELETED, VmState.SOFT_DELETED)
     return gone or (task_state == TaskState.DELETING and not deleting)
 

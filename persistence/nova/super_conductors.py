@@ -18,7 +18,7 @@ _DOWN: Final = dt.timedelta(seconds=60)
 
 
 def up(database: Database) -> list[str]:
-    """Return the hosts on which a super conductor is up by Nova's rule; ``database`` is that of cell0."""
+    """Return the hosts on which a super conductor is up by Nova's rule; ``database`` is the database of cell0."""
     with database.read() as session:
         seen = Service.last_seen_up > database_time(session) - _DOWN
         wanted = sa.select(Service.host).where(Service.binary == "nova-conductor", Service.deleted == 0, seen)

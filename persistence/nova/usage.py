@@ -118,22 +118,23 @@ def usage_of(host: str, servers: Iterable[Held], reserved: Usage = NOTHING) -> U
         current = held.flavors["cur"]
         if held.host == host and current is not None:
             total = total.plus(current, servers=1, from_volume=held.from_volume)
-        other = _besides(host, held)
+        other = _of_migration(host, held)
         if other is not None:
             total = total.plus(other, servers=0, from_volume=held.from_volume)
     return total
 
 
-def _besides(host: str, held: Held) -> dict[str, Any] | None:
+def _of_migration(host: str, held: Held) -> dict[str, Any] | None:
     """Return the flavor that the server's open migration adds on the host; None when it adds nothing there.
 
-    When both ends are this host, it is the flavor of the two that the server itself does not count with.
+    A server counts on its own host with its current flavor.  When source and destination are both this host, the
+    migration adds the other flavor: the old one when the current flavor is the new one, and else the new one.
     """
     if held.source is None or host not in (held.source, held.destination):
         return None
     if held.source == held.destination:
-        grown = held.flavors["cur"] == held.flavors["new"]
-        return held.flavors["old"] if grown else held.flavors["new"]
+        is_resized = held.flavors["cur"] == held.flavors["new"]
+        return held.flavors["old"] if is_resized else held.flavors["new"]
     if host == held.host:
         return None
     return held.flavors["old"] if host == held.source else held.flavors["new"]

@@ -129,7 +129,7 @@ def _write_volume(session: orm.Session, server: str, change: Change) -> None:
         session.execute(sa.update(model).where(*as_compared).values(taken))
 
 
-def _write_deletion(session: orm.Session, server: str, change: Change) -> None:
+def _write_delete_on_termination(session: orm.Session, server: str, change: Change) -> None:
     model = BlockDeviceMapping
     # A volume that is added or removed is written as a whole row, which includes its flag.
     if change.old is not None and change.new is not None:
@@ -201,7 +201,9 @@ KINDS: Final = {
     "metadata": Kind(_rows_by("instance_metadata", "key"), lambda row: row["value"], _write_metadata),
     "tag": Kind(_rows_by("tags", "tag"), _presence, _write_tag),
     "volume": Kind(_volume_rows, lambda row: row["volume_id"], _write_volume),
-    "delete_on_termination": Kind(_volume_rows, lambda row: bool(row["delete_on_termination"]), _write_deletion),
+    "delete_on_termination": Kind(
+        _volume_rows, lambda row: bool(row["delete_on_termination"]), _write_delete_on_termination
+    ),
     "interface": Kind(_rows_by("virtual_interfaces", "uuid"), _presence, _write_interface),
     "port": Kind(_port_rows, _presence, _write_port),
 }

@@ -240,7 +240,10 @@ def test_a_stopped_worker_makes_its_host_down(cli: Cli) -> None:
         (("move", "list", "--server", "none"), "server none is unknown: droveway server list shows the servers"),
         (("move", "list", "--host", "none"), "host none is unknown: droveway host list shows the hosts"),
         (("move", "list", "--cell", "none"), "cell none is unknown: droveway cell list shows the cells"),
-        (("move", "list", "--project", "none"), "project none is unknown, for no server is of it: give its id, which"),
+        (
+            ("move", "list", "--project", "none"),
+            "project none is unknown, because it has no server: give its id, which droveway",
+        ),
         (("move", "list", "--marker", "none"), "no move's id begins with none: droveway move list shows the moves"),
         (("move", "list", "--since", "1h", "--before", "2h"), "give --since an earlier time"),
         (("server", "list", "-c", "nmae"), "there is no column nmae: choose of id, name"),

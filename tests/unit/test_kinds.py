@@ -28,7 +28,7 @@ EVERY_WITH_A_GRAPH = pytest.mark.parametrize("kind", [*map(kinds.of, registry.ki
 
 
 def states(ending: Ending | None) -> set[State]:
-    found = () if ending is None else (ending.state, ending.unkept, ending.to_be_deleted, ending.cancelled)
+    found = () if ending is None else (ending.state, ending.never_confirmed, ending.to_be_deleted, ending.cancelled)
     return {state for state in found if state is not None}
 
 

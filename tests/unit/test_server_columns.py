@@ -70,7 +70,7 @@ def test_a_server_is_gone_alike_however_it_is_asked_for(moving: Moving, changes:
             for ask in (servers.live, servers.live_columns):
                 with pytest.raises(ServerDeleted) if gone else contextlib.nullcontext():
                     ask(session, server, deleting=deleting)
-            assert servers.is_going(session.connection(), server, deleting=deleting) == gone
+            assert servers.is_deleted_or_deleting(session.connection(), server, deleting=deleting) == gone
 
 
 def test_volumes_are_told_from_no_server(moving: Moving) -> None:

@@ -23,8 +23,8 @@ _LONGEST = 31536000
 def upgrade() -> None:
     """Rename the policy `manual` to `deadline`.
 
-    A move that `downgrade` turned into one with the longest possible deadline, and that waits without one, stays
-    `manual`: it waited for a person before the downgrade.
+    A move keeps `manual` when it waits with no deadline and its ``confirm_seconds`` is the longest possible time.  It
+    waited for a person before a `downgrade`, which wrote that time.
     """
     for_a_person = sa.and_(
         _MOVES.c.state == "verifying", _MOVES.c.deadline.is_(None), _MOVES.c.confirm_seconds == _LONGEST
@@ -33,10 +33,11 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Call both policies `manual` again, and give each move that waits for a person the longest possible deadline.
+    """Call both policies `manual` again, and set the longest possible ``confirm_seconds`` in moves that were `manual`.
 
-    The older release confirms at a deadline only.  A move that waits for a person already has none, and goes on
-    waiting.  One that begins to wait under the older release is confirmed after a year.
+    The older release reads ``confirm_seconds`` when a move begins to wait, and confirms the move at that deadline.  So
+    a move of the policy `manual` that begins to wait under the older release is confirmed after a year.  A move that
+    waits already has no deadline, so the older release leaves it waiting.
     """
     op.execute(sa.update(_MOVES).where(_MOVES.c.policy == "manual").values(confirm_seconds=_LONGEST))
     op.execute(sa.update(_MOVES).where(_MOVES.c.policy == "deadline").values(policy="manual"))

@@ -12,7 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; the disks of moves that are there already go directly, and no image of them is kept."""
+    """Add the columns, with values that suit the moves which the journal has already.
+
+    ``transfer_asked`` becomes `auto`.  ``transfer`` becomes NULL, which means that the disks went directly from host to
+    host: the older release knew no other way.  ``keep_image`` becomes false, because the older release kept no images.
+    """
     op.add_column("moves", sa.Column("transfer_asked", sa.String(16), nullable=False, server_default="auto"))
     op.add_column("moves", sa.Column("transfer", sa.String(16), nullable=True))
     op.add_column("moves", sa.Column("keep_image", sa.Boolean(), nullable=False, server_default=sa.false()))
