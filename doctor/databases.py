@@ -55,14 +55,16 @@ def check(examined: Examined) -> Iterator[Finding]:
 
 
 def _super_conductors(examined: Examined) -> Iterator[Finding]:
-    """Name Nova's own super conductors, beside which no move between cells is taken up."""
+    """Yield a finding for each super conductor of Nova that is up: Droveway refuses moves between cells meanwhile."""
     try:
         up = examined.site.super_conductors()
     except DrovewayError as error:
         yield Finding("database-away", "cell0", str(error))
         return
     for host in up:
-        yield Finding("super-conductor", f"host {host}", "Nova's super conductor is up there, as cell0 has it")
+        yield Finding(
+            "super-conductor", f"host {host}", "Nova's super conductor is up there, as the database of cell0 says"
+        )
 
 
 def _down(examined: Examined) -> dict[str, str]:

@@ -17,7 +17,7 @@ from droveway.errors import Refused
 
 SUBJECT: Final = "zookeeper"
 PATIENCE: Final = 3.0
-"""Seconds that one server has to answer."""
+"""Seconds that the check waits for a connection to one server of the ensemble."""
 PORT: Final = 2181
 
 

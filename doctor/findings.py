@@ -52,7 +52,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "zookeeper-refused": Meaning(
         Level.FAILURE,
         "ZooKeeper cannot be used with the protection that the configuration asks for: no daemon starts.",
-        "The detail names what is wrong with the certificate, an access list or [zookeeper], and the mend.",
+        "The detail says what is wrong with the certificate, an access list or [zookeeper], and how to mend it.",
     ),
     "zookeeper-member-away": Meaning(
         Level.WARNING,
@@ -66,13 +66,13 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "zookeeper-open": Meaning(
         Level.WARNING,
-        "Whoever reaches ZooKeeper may write what Droveway keeps there, commands for hosts included.",
-        "Let nobody but conductors and hosts reach ZooKeeper's ports, by firewall or by access lists.",
+        "Everybody who reaches ZooKeeper may write what Droveway keeps there, commands for hosts included.",
+        "Let only conductors and hosts reach ZooKeeper's ports: use a firewall or access lists.",
     ),
     "zookeeper-plain": Meaning(
         Level.WARNING,
         "There is a certificate, and [zookeeper] tls = false: connections to ZooKeeper are not encrypted, and whoever "
-        "reaches it can command every host. On a machine that ZooKeeper runs on, that is every user.",
+        "reaches ZooKeeper can command every host. On a machine where ZooKeeper runs, every user reaches it.",
         "Let ZooKeeper have a certificate and speak TLS alone, then set [zookeeper] tls = true on every machine.",
     ),
     "database-away": Meaning(
@@ -82,15 +82,15 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "super-conductor": Meaning(
         Level.WARNING,
-        "Servers may leave their cell by [cross_cell] allowed, and a super conductor of Nova is up. It would break a "
-        "move between cells when a user confirms, reverts or deletes the server through Nova. So Droveway refuses "
-        "moves between cells while it is up.",
+        "[cross_cell] allowed is true, so servers may leave their cell, and a super conductor of Nova is up. The super "
+        "conductor would break a move between cells when a user confirms, reverts or deletes the server through Nova. "
+        "So Droveway refuses moves between cells while the super conductor is up.",
         "Stop that nova-conductor for as long as servers move between cells, or set [cross_cell] allowed = false.",
     ),
     "cell-down": Meaning(
         Level.WARNING,
-        "A person declared the cell down: no move waits for it, and none leads there.",
-        "Once it is back: droveway cell up CELL. Its nova-computes are started after that.",
+        "A person declared the cell down: no move waits for the cell, and no move goes there.",
+        "Once the cell is back: droveway cell up CELL. After that start its nova-computes.",
     ),
     "schema-other": Meaning(
         Level.FAILURE,
@@ -101,7 +101,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
         Level.FAILURE,
         "The journal has running flows that this release does not know. Its conductors leave them to conductors of the "
         "release that began them.",
-        "Keep a conductor of the release that has them until they have ended: droveway move list.",
+        "Keep a conductor of the release that began those flows until the flows have ended: droveway move list shows "
+        "them.",
     ),
     "clock-off": Meaning(
         Level.FAILURE,
@@ -140,8 +141,9 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "worker-away": Meaning(
         Level.WARNING,
-        "No worker of a host that Nova knows is up: no server can be moved to or from that host.",
-        "On that host: systemctl start droveway-worker. Where it is off for good, see droveway debt list.",
+        "A host that Nova knows has no worker that is up: no server can be moved to or from that host.",
+        "On that host: systemctl start droveway-worker. If the host is off for good, droveway debt list shows the "
+        "clean-ups that moves still expect from it.",
     ),
     "worker-other": Meaning(
         Level.WARNING,
@@ -150,9 +152,9 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "level-pinned": Meaning(
         Level.WARNING,
-        "[upgrade_levels] worker keeps conductors to older commands than every worker knows. Requests that need newer "
-        "commands are refused.",
-        "Take worker out of [upgrade_levels], on every conductor's machine, then: systemctl restart "
+        "All workers know newer commands than conductors send, because the option worker of [upgrade_levels] holds "
+        "conductors back. Requests that need the newer commands are refused.",
+        "Remove the option worker from [upgrade_levels], on every conductor's machine, then: systemctl restart "
         "droveway-conductor.",
     ),
     "worker-lacks": Meaning(
@@ -163,8 +165,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "worker-untrue": Meaning(
         Level.FAILURE,
         "The worker of a host says something of itself that cannot be true. No server is moved to or from that host.",
-        "Find out who has that host's certificate. Stop its worker, and give the host a new certificate before it is "
-        "started again.",
+        "Stop the worker on that host, and find out who else has the host's certificate. Give the host a new "
+        "certificate before you start its worker again.",
     ),
     "hypervisor-away": Meaning(
         Level.FAILURE,
@@ -222,4 +224,7 @@ class Examined:
     why: DrovewayError | None = None
     """Why there is no session."""
     host: str = ""
-    """The host whose certificate the session uses, which sees no other host's nodes; empty for a conductor's."""
+    """The host whose certificate the session uses; empty when the session uses a conductor's certificate.
+
+    A session with a host's certificate cannot read the ZooKeeper nodes of other hosts.
+    """

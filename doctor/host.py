@@ -15,7 +15,7 @@ from oslo_utils import units
 from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError, StepError
 from droveway.workers.hypervisors.configured import configured
-from droveway.workers.seen import JOURNAL
+from droveway.workers.seen import JOURNAL as WORKER_JOURNAL
 
 NOVA_CONF: Final = Path("/etc/nova/nova.conf")
 WINDOW: Final = "resize_confirm_window"
@@ -26,7 +26,7 @@ TENTH: Final = 0.1
 
 def check(examined: Examined) -> Iterator[Finding]:
     """Check this machine's hypervisor, file systems and nova.conf; yields nothing where no worker ever ran."""
-    if not (Path(examined.conf.worker.state_path) / JOURNAL).exists():
+    if not (Path(examined.conf.worker.state_path) / WORKER_JOURNAL).exists():
         return
     yield _hypervisor(examined.conf)
     for path in sorted({examined.conf.worker.state_path, examined.conf.worker.instances_root}):

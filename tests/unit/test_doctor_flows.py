@@ -78,8 +78,8 @@ def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
         code, subject, detail = older
         assert (code, subject) == (FINE, f"resize@{FIRST}")
         assert detail == (
-            f"running flows use resize@{FIRST}, which resize@{NEXT} has replaced: 2; a release without resize@{FIRST} "
-            "can take over once they have ended"
+            f"number of running flows of resize@{FIRST}, which is older than resize@{NEXT}: 2; once they have ended, a "
+            f"release without resize@{FIRST} can take over"
         )
         assert counted == (FINE, "flows", "this release can go on with all 3 running flows")
         end_all(journal)
@@ -93,7 +93,7 @@ def test_a_release_without_the_older_graph_may_not_take_over_until_its_flows_hav
         lacks = (
             "flow-unknown",
             f"resize@{FIRST}",
-            f"this release does not have resize@{FIRST}, and running flows use it: 1",
+            f"number of running flows of resize@{FIRST}, which this release does not have: 1",
         )
         assert found(journal) == [lacks]
         end_all(journal)
