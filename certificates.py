@@ -30,9 +30,9 @@ class Identity:
     names: frozenset[str]
     """The DNS names that the certificate is for."""
     subject: str
-    """Its subject as RFC 2253 writes it, which is who it is for ZooKeeper."""
+    """The certificate's subject, written as in RFC 2253. ZooKeeper knows the daemon by this name."""
     expires: dt.datetime
-    """When it ends, UTC with its zone."""
+    """When the certificate expires, in UTC with its zone."""
 
     def server_context(self) -> ssl.SSLContext:
         """Return the context of a server, which accepts only peers whose certificate the authority has signed.
@@ -58,8 +58,11 @@ class Identity:
 def load(conf: cfg.ConfigOpts) -> Identity | None:
     """Return the identity of ``[tls]``; None where the group is empty.
 
-    Raises `droveway.errors.Refused` for a file that is missing or cannot be read, that is not what it should be, for a
-    key that others may read or that is another certificate's, and for a certificate that does not hold now.
+    Raises `droveway.errors.Refused` in these cases:
+
+    * A file is not named, cannot be read, or is no PEM file of its kind.
+    * Every user of this machine may read the key, or the key belongs to another certificate.
+    * The certificate has expired, or is not valid yet.
     """
     given = {name: Path(conf.tls[name]) for name in FILES if conf.tls[name]}
     if not given:
@@ -100,7 +103,7 @@ def require_name(identity: Identity, name: str) -> None:
 
 
 def peer_names(stream: ssl.SSLSocket) -> frozenset[str]:
-    """Return the DNS names of the certificate whose key the other side has proved to hold."""
+    """Return the DNS names of the peer's certificate; the peer has proved that it has the certificate's key."""
     found: Any = stream.getpeercert() or {}
     return frozenset(name for kind, name in found.get("subjectAltName", ()) if kind == "DNS")
 
@@ -123,7 +126,7 @@ def _require_time(certificate: Path, own: x509.Certificate) -> None:
     now = dt.datetime.now(dt.UTC)
     if now < own.not_valid_before_utc:
         raise Refused(
-            f"[tls] certificate {certificate} holds from {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on, and this "
+            f"[tls] certificate {certificate} is valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on, and this "
             f"machine's clock says {now:%Y-%m-%d %H:%M}: set the clock, or wait"
         )
     if now >= own.not_valid_after_utc:

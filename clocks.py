@@ -1,8 +1,8 @@
 """Compares clocks.
 
 This machine's clock is compared with another machine's, since certificates, tokens and the times that operators read
-need both to agree. The database's clock is compared with this process's monotonic clock, since what is to be deleted at
-a date must not go before that date when somebody sets the database's clock.
+need both to agree. The database's clock is compared with this process's monotonic clock. Droveway deletes kept disks
+when the database's clock reaches a date. If somebody sets that clock forward, the disks must not be deleted too early.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ LOG = logging.getLogger(__name__)
 LARGEST_SKEW: Final = dt.timedelta(minutes=5)
 
 JUMP: Final = 2.0
-"""Seconds by which a clock may differ from the time that passed before the difference counts as a jump."""
+"""A clock has jumped when it advanced more than this many seconds too far, or too little, between two readings."""
 
 DRIFT: Final = 0.001
-"""Seconds a second by which a clock may run faster or slower: twice what NTP slews."""
-
+"""The share by which a clock may run too fast or too slow without a jump: twice the highest rate at which NTP slews."""
 
 MOST_JUMPS: Final = 100
 """How many jumps are kept apart; older ones are summed up in one."""
@@ -54,9 +53,10 @@ def require(theirs: dt.datetime, whose: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Jump:
-    """A jump of a clock by so many seconds, forward when positive.
+    """A jump of a clock by so many ``seconds``: forward when positive, back when negative.
 
-    Times that the clock showed before the jump are earlier than ``until``, which is a time of the clock after the jump.
+    ``until`` is a time of the clock. The jump counts for a wait when the wait began at a time of the clock before
+    ``until``: see `Steady.passed`.
     """
 
     seconds: float
@@ -105,7 +105,8 @@ class Steady:
         most, least = reading.answered - last.asked, reading.asked - last.answered
         told, slack = (reading.shown - last.shown).total_seconds(), JUMP + DRIFT * most
         if told > most + slack:
-            # A wait that began after the jump, at a time that seems earlier, lasts a little longer than it has to.
+            # The jump also counts for a wait that began after the jump and before this reading. That wait lasts longer
+            # than it has to, and never ends too early.
             self._note(_Jump(told - most, reading.shown))
         elif told < least - slack:
             self._note(_Jump(told - least, reading.shown - dt.timedelta(seconds=most)))
@@ -113,13 +114,14 @@ class Steady:
     def _note(self, jump: _Jump) -> None:
         way = "ahead" if jump.seconds > 0 else "back"
         LOG.warning(
-            "The database's clock jumped %s by %.0f s; what is deleted at a date is not deleted before its time has "
-            "passed: let the database's machine follow NTP",
+            "The database's clock jumped %s by %.0f s: let the database's machine follow NTP. Droveway still deletes "
+            "nothing before its time",
             way,
             abs(jump.seconds),
         )
         self._jumps.append(jump)
         if len(self._jumps) > MOST_JUMPS:
-            # One jump stands for all of them. It delays a wait at least as long as any of them together did.
+            # One jump replaces all of them. A wait was delayed by the sum of the jumps since the wait began. The one
+            # jump has the largest of these sums, so that it delays every wait at least as long.
             sums = itertools.accumulate(jump.seconds for jump in reversed(self._jumps))
             self._jumps = [_Jump(max(0.0, *sums), max(jump.until for jump in self._jumps))]

@@ -19,7 +19,7 @@ class Deadline:
     """One run of a step and the moment at which it has to have ended."""
 
     def __init__(self, step: str, seconds: float) -> None:
-        """Begin a run that may take so many ``seconds``, from now on."""
+        """Begin a run of ``step`` that may take ``seconds`` from now on."""
         self.step = step
         self.seconds = seconds
         self.ends = time.monotonic() + seconds
@@ -46,7 +46,10 @@ _CALL: Final[contextvars.ContextVar[_Call | None]] = contextvars.ContextVar("cal
 
 @contextlib.contextmanager
 def running(step: str, seconds: float) -> Iterator[None]:
-    """Bound a run of the step to so many seconds of this thread; time within `paused` does not count."""
+    """Bound all requests of this thread to a deadline, which is ``seconds`` of elapsed time from now on.
+
+    ``step`` is the step that this thread runs. Time within `paused` does not count.
+    """
     token = _STEP.set(Deadline(step, seconds))
     try:
         yield
@@ -67,7 +70,7 @@ def paused() -> Iterator[None]:
 
 @contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
-    """Bound one request to so many seconds; None lets it take as long as its step may."""
+    """Bound one request to ``seconds`` of elapsed time; None lets the request take as long as its step may."""
     token = _CALL.set(None if seconds is None else _Call(seconds))
     try:
         yield
@@ -89,15 +92,15 @@ def left() -> float | None:
     return min(ends) - time.monotonic() if ends else None
 
 
-def overdue(server: str) -> str | None:
-    """Return the sentence that the step's deadline passed while it waited for ``server``; None while it has not.
+def overdue(awaited: str) -> str | None:
+    """Return a sentence that the step's deadline passed while the step waited for ``awaited``; None before that.
 
-    ``server`` names a service or a database.
+    ``awaited`` names a service or a database.
     """
     deadline = _STEP.get()
     if deadline is None or not deadline.passed():
         return None
-    return f"step {deadline.step} waited for {server} until its deadline of {deadline.seconds:g} s had passed"
+    return f"step {deadline.step} waited for {awaited} until its deadline of {deadline.seconds:g} s had passed"
 
 
 def require_time(service: str, *, code: str) -> None:

@@ -1,6 +1,9 @@
 """Defines every error that Droveway raises on purpose.
 
 Each class carries a stable ``code`` (scripts and `move history` show it) and an ``exit_code`` (what the CLI ends with).
+
+An *alternate* is a further host that a move tries when its destination was at fault. An *epoch* is the number of a
+conductor's claim on a move: a claim with a newer epoch makes every older claim worthless.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class BadObject(DrovewayError):
 
 
 class Fenced(DrovewayError):
-    """Another conductor has claimed the move with a newer epoch, so this one may write nothing more."""
+    """Another conductor has claimed the move, with a newer epoch, so this conductor may write nothing more."""
 
     code = "fenced"
 
@@ -67,7 +70,8 @@ class CoordinationLost(DrovewayError):
 class StepError(DrovewayError):
     """A step failed and is to be undone.  Flat and JSON-safe: it is stored in flow details and in the history.
 
-    ``code`` names the class of failure, ``host`` where it happened (empty for the conductor).
+    ``code`` names the class of failure. ``host`` names the host on which the step failed; it is empty when the step
+    failed on the conductor.
     """
 
     code = "step-failed"
@@ -94,7 +98,10 @@ class DestinationFault(StepError):
 
 
 class AttachmentLost(StepError):
-    """Cinder does not have the attachment, or not its host: Cinder's database may have been put back from a copy."""
+    """Cinder does not have a volume's attachment, or has it without a connection to a host.
+
+    Cinder's database may have been restored from a backup.
+    """
 
     code = "attachment-gone"
 
@@ -106,13 +113,19 @@ class Cancelled(StepError):
 
 
 class ServerDeleted(Cancelled):
-    """The server was deleted meanwhile: what the move holds is released instead of given back."""
+    """The server was deleted during the move.
+
+    The flow releases what the move holds, such as allocations and volumes, and does not give it back to the server.
+    """
 
     code = "deleted"
 
 
 class Evacuated(Cancelled):
-    """Nova evacuated the server meanwhile: what it wrote stays, and only the move's own traces go."""
+    """Nova evacuated the server during the move.
+
+    What Nova wrote stays. The flow removes only what the move itself has left.
+    """
 
     code = "evacuated"
 

@@ -43,7 +43,7 @@ class MoveContext(context.RequestContext):
         return {"request_id": self.request_id, "move_id": self.move_id, "server_id": self.server_id}
 
 
-class _Nobodys(context.RequestContext):
+class _NoMoveContext(context.RequestContext):
     """The context of a thread that works for no move: oslo.log writes its lines without ids."""
 
     def get_logging_values(self) -> dict[str, Any]:
@@ -51,16 +51,20 @@ class _Nobodys(context.RequestContext):
         return {}
 
 
-# oslo.context has no way to take a context away that is not private.
-_NOBODYS: Final = _Nobodys(request_id=ABSENT)
+# Only a private attribute of oslo.context takes a thread's context away. So a context without ids replaces it.
+_NO_MOVE: Final = _NoMoveContext(request_id=ABSENT)
 
-# oslo.context's own store is not enough: Placement, which a lab has inside its process, leaves its contexts there.
+# oslo.context's own store is not enough. A lab, which is a whole cloud for trials and tests, runs Placement inside its
+# process, and Placement leaves its own contexts in that store.
 _CURRENT: Final[contextvars.ContextVar[MoveContext | None]] = contextvars.ContextVar("move", default=None)
 
 
 @contextlib.contextmanager
 def of_move(move_id: str, *, server_id: str = "", flow: str = "") -> Iterator[None]:
-    """Give the lines of this thread the ids, until the end of the block; ``flow`` is the uuid that the request has."""
+    """Give the lines of this thread the ids, until the end of the block.
+
+    ``flow`` is the uuid of the flow that this thread works for. The request's id is ``req-`` followed by that uuid.
+    """
     before = _CURRENT.get()
     _set(MoveContext(move_id=move_id, server_id=server_id, flow=flow))
     try:
@@ -76,17 +80,17 @@ def name_server(server_id: str) -> None:
         found.server_id = server_id
 
 
-def adopter() -> Callable[[], None]:
-    """Return a function that gives the ids of this thread to the thread that calls it.
+def setter_of_these_ids() -> Callable[[], None]:
+    """Return a function that sets the present ids of this thread in another thread.
 
-    A thread that works on behalf of this one calls it first, so that its lines have the same ids.
+    A thread that works on behalf of this one calls the function first. From then on its lines have the same ids.
     """
     return functools.partial(_set, _CURRENT.get())
 
 
 def _set(found: MoveContext | None) -> None:
     _CURRENT.set(found)
-    (found or _NOBODYS).update_store()
+    (found or _NO_MOVE).update_store()
 
 
 class LabFormatter(logging.Formatter):

@@ -44,7 +44,7 @@ class Outage:
 
 
 class Once:
-    """Logs each thing once, and again when there is something else to say of it."""
+    """Logs each thing once, and again when the reason is another one than last time."""
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log
@@ -63,7 +63,10 @@ class Once:
 
 
 class Seldom:
-    """Logs complaints that strangers can cause as often as they like: each kind once a minute. Threads may share it."""
+    """Logs each kind of complaint at most once a minute: strangers can cause complaints as often as they like.
+
+    Threads may share it.
+    """
 
     def __init__(self, log: logging.Logger, what: str) -> None:
         """Take ``what`` as the beginning of each line: who complains."""
@@ -74,8 +77,9 @@ class Seldom:
         self._left_out: dict[str, int] = {}
 
     def log_once(self, kind: str, why: object, *, trace: bool = False) -> None:
-        """Log a complaint, or count it when its kind was logged within the last minute.
+        """Log a complaint once a minute: count it when its kind was logged within the last minute.
 
+        The next line of that kind says how many were counted.
         ``kind`` is one of a few names in the code, never a stranger's word. ``trace`` adds the traceback of the
         exception that is being handled.
         """

@@ -32,9 +32,9 @@ def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
 @pytest.fixture(autouse=True)
 def _no_move() -> Iterator[None]:
     """Whatever another test has left in the store of this thread is hidden."""
-    log_context.adopter()()
+    log_context.setter_of_these_ids()()
     yield
-    log_context.adopter()()
+    log_context.setter_of_these_ids()()
 
 
 def line(conf: cfg.ConfigOpts, *, logger: str = "sqlalchemy.engine", error: bool = False) -> str:
@@ -87,7 +87,7 @@ def test_a_thread_has_the_ids_of_another_only_when_it_adopts_them(conf: cfg.Conf
     with log_context.of_move("move1", server_id="server1", flow="flow1"):
         with concurrent.futures.ThreadPoolExecutor(1) as stranger:
             assert "move1" not in stranger.submit(line, conf).result()
-        with concurrent.futures.ThreadPoolExecutor(1, initializer=log_context.adopter()) as helper:
+        with concurrent.futures.ThreadPoolExecutor(1, initializer=log_context.setter_of_these_ids()) as helper:
             assert IDS in helper.submit(line, conf).result()
 
 

@@ -341,7 +341,7 @@ def side_by_side(
     if len(wanted) <= 1:
         copied = [copy(disk, own.file) for disk in wanted]
     else:
-        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE, initializer=log_context.adopter()) as pool:
+        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE, initializer=log_context.setter_of_these_ids()) as pool:
             copied = [future.result() for future in [pool.submit(copy, d, own.file) for d in wanted]]
     os.fsync(own.file)
     return copied

@@ -209,7 +209,7 @@ def readers(source: Callable[[], Source]) -> Iterator[list[Source]]:
 def _ahead(sources: Sequence[Source], disk: str, wanted: list[Chunk]) -> Generator[_Sent, None, None]:
     """Yield the chunks in order; while one is written, each source is already fetching another."""
     with contextlib.ExitStack() as stack:
-        adopt = log_context.adopter()
+        adopt = log_context.setter_of_these_ids()
         readers = [
             (stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, initializer=adopt)), source)
             for source in sources

@@ -41,7 +41,7 @@ class Proof:
         self._open = contextlib.ExitStack()
         self._medium = self._open.enter_context(extents.Medium(directory, disk))
         self._reader = self._open.enter_context(
-            concurrent.futures.ThreadPoolExecutor(1, initializer=log_context.adopter())
+            concurrent.futures.ThreadPoolExecutor(1, initializer=log_context.setter_of_these_ids())
         )
         self._own, self._sources = (hashlib.sha256(f"{self._medium.size}".encode()) for _ in range(2))
 
