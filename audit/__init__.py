@@ -4,6 +4,7 @@ The audit shares no code with the flows, since it judges their work. A *move* is
 journal. A *flow* carries out a part of it. A conductor *claims* a move to run its flow; the *fence* is a mark in the
 server's rows by which a cell refuses writes of a conductor that has lost its claim. A *debt* is a clean-up that the
 journal says a host still owes. A *standing* is how one server is: at rest, waiting for confirm or revert, or moving.
+The *keeper* is the part of a conductor that begins what is due, such as a move's next flow.
 """
 
 from droveway.audit.findings import Finding, Kind, Report

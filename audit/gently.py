@@ -2,7 +2,8 @@
 
 A difference may be right when Nova itself moves the server, or has ended Droveway's move of it. When a cell was put
 back to a time before the end of a move, hosts and services are right and the rows are wrong. In each case the mend
-becomes a command that looks first, or the one that writes the rows.
+becomes a command that only shows the server or the move, or it becomes `droveway move settle --cell`, which writes the
+rows anew.
 """
 
 from __future__ import annotations

@@ -226,7 +226,11 @@ class PortView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """A consumer of allocations; ``kind`` is its type. A consumer without a type has a server's, as Nova makes them."""
+    """A consumer of allocations.
+
+    ``kind`` is its consumer type. Nova makes the consumers of servers without a type, so such a consumer has here the
+    type of a server.
+    """
 
     kind: str
     project: str

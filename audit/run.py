@@ -53,7 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 ON_HOST: Final = frozenset({Kind.DISK, Kind.GUEST, Kind.CONNECTION, Kind.INTERFACE, Kind.ALLOCATION})
 """The kinds of findings that a debt explains when its action is not in `TAKEN_AWAY`.
 
-Of allocations it explains only that something is on a host without an allocation.
+A debt explains a finding of the kind ALLOCATION only when something is on a host and has no allocation there.
 """
 _DISKS: Final = frozenset({Kind.DISK, Kind.ALLOCATION})
 _WIRES: Final = frozenset({Kind.CONNECTION, Kind.INTERFACE})
@@ -120,7 +120,8 @@ def judge(snapshot: Snapshot) -> Report:
 
 def _is_owed(finding: Finding, owed: set[tuple[str, str, Kind]]) -> bool:
     """Say whether a debt explains the finding: the debt will remove it from its host. A running guest is never owed."""
-    # What was on a host before the move does not name the move.
+    # A finding about a thing that the move made has the move's id. A finding about a thing that was there before the
+    # move, such as the disks on the source, has only the server.
     known = finding.move or finding.server
     return finding.owable and any((host, known, finding.kind) in owed for host in finding.host.split(","))
 

@@ -39,7 +39,7 @@ Amounts = Mapping[str, int]
 
 
 class Phase(enum.StrEnum):
-    """The phase of a server's move, which decides how exactly is known what the server should have."""
+    """The phase of a server's move; in each the audit knows more or less exactly what the server should have."""
 
     REST = "rest"
     """No move is open: the server is on one host, with one allocation, one binding for each port and so on."""
@@ -185,7 +185,7 @@ class Snapshot:
 
     @functools.cached_property
     def last_moves(self) -> dict[str, MoveRow]:
-        """Return the last move of each server that has written in its cell, or may still write."""
+        """Return for each server the last of those moves that have written in a cell, or may still write there."""
         return {
             move.server: move
             for move in self.moves

@@ -128,8 +128,8 @@ def _explained(standing: Standing, move: MoveRow) -> Iterator[tuple[Held, Held]]
         yield {}, {}
         yield from ((_on(host, current, from_volume=row.from_volume), {}) for host in sorted(standing.hosts))
         return
-    # The allocation is made before the row names the old and the new flavor, and the last step removes these from the
-    # row. Without them the journal has the flavors.
+    # The move makes the allocations before it writes the old and the new flavor into the row. Its last step removes
+    # both flavors from the row. When the row has no such flavor, the journal has it.
     old = row.flavors.get("old") or move.old_flavor or current
     new = row.flavors.get("new") or move.new_flavor
     destination = _on(move.dest_host, new, from_volume=row.from_volume)

@@ -37,7 +37,10 @@ class Behind(NamedTuple):
 
     move: MoveRow
     where: str
-    """A cell or `API`: the first one to be written, when there are several. Empty when `move show` names it."""
+    """A cell or `API`: of several databases, the one that `move settle` has to write first.
+
+    Empty when the error that `move show` prints names the database.
+    """
     is_lost: bool = False
     """Whether the server has no rows at all any more."""
 
@@ -70,7 +73,7 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     if not kind.has_migration:
         return _of_shelving(snapshot, standing, standing.row, move)
     rows = {row.cell: row for row in snapshot.rows_of[server]} if kind.crosses_cells else {"": standing.row}
-    if any(row.broken or not _is_where_it_was(row, move) for row in rows.values()):
+    if any(row.broken or not _fits(row, move) for row in rows.values()):
         return None
     migrations = {row.cell: row for row in snapshot.migrations if row.uuid == move.id}
     if any(_moved_since(snapshot, server, migration) for migration in migrations.values()):
@@ -83,7 +86,7 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
 
 
 def _is_lost(snapshot: Snapshot, server: str) -> bool:
-    """Say whether a server that was not deleted has no rows, in the cell that it is mapped to or in another one."""
+    """Say whether no cell has rows of the server, although it is mapped to a known cell and was not deleted."""
     if server in snapshot.rows_of:
         return False
     mapped = next((mapping for mapping in snapshot.mappings if mapping.server == server), None)
@@ -166,8 +169,8 @@ def _is_left_behind(copy: ServerRow, migration: MigrationRow | None) -> bool:
     return bool(copy.hidden) and migration is not None and migration.status == MigrationStatus.POST_MIGRATING
 
 
-def _is_where_it_was(row: ServerRow, move: MoveRow) -> bool:
-    """Say whether the row names a host of the move and has no task but the move's own."""
+def _fits(row: ServerRow, move: MoveRow) -> bool:
+    """Say whether the row names the move's source or destination, and no task_state but one that the move sets."""
     return row.host in (move.source_host, move.dest_host) and (row.task_state is None or row.task_state in _TASKS)
 
 

@@ -95,7 +95,7 @@ def _objection_to_kept(snapshot: Snapshot, store: Store, server: str, move_id: s
 
 
 def _keeping(snapshot: Snapshot, store: Store, move_id: str) -> DebtRow | None:
-    """Return the debt by which the host keeps the disks; None when it does not.
+    """Return the debt that says until when the host keeps the disks; None when the host is not to keep them.
 
     A debt that was written off counts while its host is declared down.
     """
@@ -138,9 +138,10 @@ def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: 
 
 
 def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Standing | None) -> str:
-    """Return the command that removes the entry, or a look at the server when its data may be nowhere else.
+    """Return the command that removes the entry.
 
-    In that case the rows by which the entry is left over may be wrong.
+    When the entry's data may be nowhere else, the command only shows the server. In that case the rows may be wrong
+    which make the entry look left over.
     """
     kept = _KEPT.search(entry.name)
     owed = _keeping(snapshot, store, kept[1]) if kept else None

@@ -60,7 +60,7 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
     elif standing.phase is Phase.MOVING or (standing.row is not None and standing.row.task_state is not None):
         return
     elif standing.offloaded and not snapshot.has_image(standing):
-        # It may be the one that is missing there.
+        # The shelved server lacks the image that its row should name, and this image may be that one.
         return
     elif standing.placed and standing.host in snapshot.down:
         # The image may be the only copy while the server's host is declared down.

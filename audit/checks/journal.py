@@ -13,7 +13,7 @@ from droveway.printable import SHORT
 
 _RESTS: Final = frozenset({State.VERIFYING, State.NEEDS_OPERATOR})
 _FLOW_FOLLOWS: Final = frozenset({State.DELETING})
-"""The states in which a move may have no flow: the keeper begins the next one when the flow before has ended."""
+"""The states in which a move may have no flow: the keeper begins the next flow only when the last one has ended."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:

@@ -74,7 +74,11 @@ def _agrees(move: MoveRow, status: str, expected: Mapping[State, frozenset[str]]
 
 
 def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:
-    """Return the finding, whose mend sets the row's ``status``; None for a move under way, which sets it itself."""
+    """Return the finding.
+
+    Its mend sets the row's status to ``status``. For a move under way ``status`` is None: the move sets it itself, and
+    the mend only shows the move.
+    """
     return Finding(
         Kind.MIGRATION,
         row.uuid,

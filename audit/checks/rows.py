@@ -155,7 +155,7 @@ def _at_rest(standing: Standing, row: ServerRow, *, is_behind: bool) -> Iterator
         text = f"{standing.name} has the task_state {row.task_state}, and no move is under way"
         yield _finding(Kind.TASK, standing, "task_state", text, reset)
     if row.vm_state == VmState.RESIZED:
-        text = f"{standing.name} waits for confirm or revert, and no move of it does"
+        text = f"{standing.name} has the vm_state resized, and no move of it waits for confirm or revert"
         yield _finding(Kind.TASK, standing, "vm_state", text, reset)
     left = [slot for slot in ("old", "new") if row.flavors.get(slot) is not None]
     if left:

@@ -98,7 +98,10 @@ def _wrong(standing: Standing, attachment: AttachmentView, what: str, last: Move
 
 
 def _renewal(standing: Standing, volume: str, last: MoveRow | None, left: str = "") -> str:
-    """Return the command by which the server's row names a right attachment of the volume again; ``left`` is wrong."""
+    """Return the command that makes the server's row name a right attachment of the volume again.
+
+    ``left`` is a wrong attachment, which is then deleted; empty when there is none.
+    """
     if standing.offloaded and last is not None and not kinds.of(last.kind).has_migration:
         return f"droveway move settle {last.short} --cell cinder --reason TEXT"
     if standing.offloaded:

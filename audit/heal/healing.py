@@ -88,7 +88,10 @@ class RuleInput:
     evidence: Evidence
 
     def ended(self, move_id: str, hosts: Iterable[str] = ()) -> MoveRow:
-        """Return the move; raises `LeftAlone` unless it has ended, these hosts owe nothing for it, and none is open."""
+        """Return the move; raises `LeftAlone` when a clean-up of it, or a move of its server, may still come.
+
+        The move must have ended, these hosts must owe nothing for it, and its server must have no open move.
+        """
         move = self.snapshot.move_by_id.get(move_id)
         if move is None:
             raise LeftAlone("the journal knows no move that left it, so nobody can tell whose it is")
@@ -164,7 +167,7 @@ def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
 
 def _allocation(given: RuleInput, finding: Finding) -> Mend:
     if not finding.move or finding.subject != finding.move:
-        raise LeftAlone("it is a server's own, or nobody's that the journal knows")
+        raise LeftAlone("it belongs to a server, or to no move that the journal knows")
     move = given.ended(finding.move)
     row = given.snapshot.migration_of.get(move.id)
     if row is not None and row.status not in ENDED_MIGRATIONS:
@@ -200,7 +203,7 @@ def _binding(given: RuleInput, finding: Finding) -> Mend:
 def _attachment(given: RuleInput, finding: Finding) -> Mend:
     found = next((each for each in given.snapshot.attachments if each.id == finding.subject), None)
     if found is None:
-        raise LeftAlone("something is missing, which nobody can take away")
+        raise LeftAlone("the attachment is missing in Cinder, so there is nothing to remove")
     left_by = given.evidence.reserved.get(found.id)
     if left_by is None:
         raise LeftAlone("no ended move says in its history that it made this attachment")

@@ -1,8 +1,9 @@
 """Carries out a plan. Each finding is checked again right before its mend, while no move of the server can begin.
 
-What lies on a host is removed by the host's worker: the plan writes a debt, which the worker carries out as any other,
-with the check that its sender still holds the move. A heal that is killed goes on when it is run again. Two at a time
-wait for each other.
+The worker of a host removes what lies on that host. For this the mend writes a debt. The worker carries it out like any
+other debt: only while the conductor that sent the debt's command still holds the move. A heal that is killed goes on
+when it is run again. When two heals mend the same server, the second one waits for the first. The error `Held` says
+that somebody may still need what a mend would change.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> No
         if now.done:
             return
         if now != planned:
-            raise Held(f"what the ports of the server {server} ask for, hold or name has changed meanwhile")
+            raise Held(f"the server {server} has changed meanwhile: its allocations, its ports' requests or profiles")
         if now.changes:
             held.require()
             request = {"allocations": {uuid: {"resources": dict(each)} for uuid, each in now.allocations.items()}}
@@ -210,10 +211,10 @@ def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> No
         profiles = {port.id: port.profile for port in ports}
         for port, allocation in now.named.items():
             held.require()
-            _rename(network, port, profiles[port], shares.profile(profiles[port], allocation))
+            _set_profile(network, port, profiles[port], shares.profile(profiles[port], allocation))
 
 
-def _rename(network: Network, port: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _set_profile(network: Network, port: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Give the port's binding the new profile; when Neutron cannot bind it with that, give it the old one again."""
     try:
         network.set_profile(port, new)

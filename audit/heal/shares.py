@@ -197,7 +197,11 @@ def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
 
 
 def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
-    """Count the groups whose provider the server has too little of, and those whose binding names another provider."""
+    """Return two counts that speak against this way of choosing; the way with the least counts is the best.
+
+    The first counts the groups of whose provider the server holds too little. The second counts the groups whose port's
+    binding names another provider.
+    """
     wanted = _sums(parts, way)
     short = {
         provider
@@ -209,7 +213,10 @@ def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
 
 
 def _is_together(parts: Sequence[_Part], way: Way, home: Home) -> bool:
-    """Say whether each port that asks for one subtree gets providers which are all at or below one of them."""
+    """Say whether the providers of each port that asks for one subtree form such a subtree.
+
+    That is so when one of these providers is at or above all the others.
+    """
     parents = {offer.uuid: offer.parent for offer in home.offers}
     together: dict[str, set[str]] = {}
     for part, offer in zip(parts, way, strict=True):

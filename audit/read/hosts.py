@@ -43,12 +43,12 @@ def read(hypervisors: Mapping[str, Hypervisor]) -> HostsSeen:
 def answered(
     answers: Mapping[str, Sequence[queries.Held]],
     unseen: Mapping[str, str],
-    standing: Iterable[tuple[str, str, str]] = (),
+    nodes: Iterable[tuple[str, str, str]] = (),
 ) -> HostsSeen:
     """Return what the hosts' workers answered; ``unseen`` says why the other hosts could not be read.
 
-    Hosts whose directories have the same id share storage. ``standing`` has host, folder and name of each node for
-    workers in ZooKeeper.
+    Hosts whose directories have the same id share storage. ``nodes`` has the host, the folder and the name of each
+    node in ZooKeeper that is meant for a worker.
     """
     views: list[HostView] = []
     sharing: dict[str, dict[str, tuple[Directory, ...]]] = {}
@@ -71,7 +71,7 @@ def answered(
         ),
         unseen=tuple(Unseen(host=host, why=why) for host, why in sorted(gaps.items())),
         digests=tuple(disk for host, answer in sorted(answers.items()) for disk in digests(host, answer)),
-        commands=tuple(CommandView(host=host, folder=folder, key=key) for host, folder, key in standing),
+        commands=tuple(CommandView(host=host, folder=folder, key=key) for host, folder, key in nodes),
     )
 
 

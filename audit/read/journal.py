@@ -38,7 +38,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
     open_ones = session.execute(
         sa.select(Move.id, Move.before).where(Move.state.not_in(ended), Move.before.is_not(None))
     )
-    recorded = {row.id: row.before for row in open_ones}
+    starts = {row.id: row.before for row in open_ones}
     wrote, returning = _wrote(session), _returning(session)
     columns = [getattr(Move, name) for name in (*_COPIED, *_TRANSLATED)]
     rows = session.execute(sa.select(*columns).order_by(Move.created_at, Move.id))
@@ -47,9 +47,9 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
             **{name: getattr(row, name) for name in _COPIED},
             state=State(row.state),
             parked_from=State(row.parked_from) if row.parked_from else None,
-            old_flavor=_flavor(recorded.get(row.id), "old_flavor"),
-            new_flavor=_flavor(recorded.get(row.id), "new_flavor"),
-            profiles={port["port"]: port["profile"] for port in (recorded.get(row.id) or {}).get("ports") or []},
+            old_flavor=_flavor(starts.get(row.id), "old_flavor"),
+            new_flavor=_flavor(starts.get(row.id), "new_flavor"),
+            profiles={port["port"]: port["profile"] for port in (starts.get(row.id) or {}).get("ports") or []},
             from_flavor=row.old_flavor or "",
             to_flavor=row.new_flavor or "",
             error_code=row.error_code or "",

@@ -184,7 +184,7 @@ def _volumes(session: orm.Session) -> dict[str, list[BlockDevice]]:
     )
     found: dict[str, list[BlockDevice]] = {}
     for server, volume, attachment, boot_index in rows:
-        # In Nova's schema both columns may be NULL. The query leaves out such rows of volumes.
+        # The columns instance_uuid and volume_id may be NULL. The query leaves such rows out.
         found.setdefault(str(server), []).append(
             BlockDevice(volume=str(volume), attachment=attachment, boot=boot_index == 0)
         )
@@ -210,5 +210,5 @@ def _requested_flavor(spec: str) -> str:
         request = objects.unpack(objects.decode(spec), "RequestSpec").data
         return str(objects.flavor_data(request["flavor"])["flavorid"])
     except (BadObject, KeyError):
-        # An object that Nova cannot read either does not end the audit: the empty answer becomes a finding.
+        # Nova cannot read such an object, too. It does not end the audit: the empty answer becomes a finding.
         return ""

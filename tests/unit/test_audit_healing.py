@@ -81,7 +81,7 @@ def test_nothing_is_mended_beside_a_migration_of_novas(status: str) -> None:
 
 def test_a_consumer_that_the_journal_does_not_know_stays() -> None:
     nobody = "44444444-4444-4444-8444-444444444444"
-    assert "nobody's that the journal knows" in planned(at_rest(allocations={nobody: LEFT[ENDED]}), nobody).why
+    assert "to no move that the journal knows" in planned(at_rest(allocations={nobody: LEFT[ENDED]}), nobody).why
 
 
 class TestHosts:
