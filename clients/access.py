@@ -74,8 +74,8 @@ def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | No
     beyond = [name for name, _port in collect_hosts(group.hosts)[0] if not _is_own(name)]
     if identity is not None and group.tls is None and not beyond:
         raise Refused(
-            f"[tls] is given, and ZooKeeper at {group.hosts} is on this machine, where that does not say whether TLS "
-            "protects it: set [zookeeper] tls = true, or false to let every user of this machine command all hosts"
+            f"[tls] is given, and ZooKeeper at {group.hosts} is on this machine, so [tls] alone does not turn TLS on "
+            "for it: set [zookeeper] tls = true, or false to let every user of this machine command all hosts"
         )
     if not (bool(beyond) if group.tls is None else group.tls):
         return None

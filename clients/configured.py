@@ -25,7 +25,7 @@ _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 class Services:
     """Makes the client of each service when it is first used.
 
-    So a host whose configuration has some services alone can use these, and `droveway doctor` can look at each by
+    So a host whose configuration has only some of the services can use those, and `droveway doctor` can look at each by
     itself. Making a client sends nothing. Raises `droveway.errors.Refused` naming the option that a service lacks.
     """
 

@@ -80,7 +80,7 @@ class Network:
     def __init__(
         self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None, user: str = "of the session"
     ) -> None:
-        """Take ``user`` as the name of the session's user in error messages about its roles."""
+        """Take ``user`` for error messages about missing roles; it follows the words "the user"."""
         self._rest = Rest(adapter, "network", on_request)
         self._user = user
 
@@ -124,7 +124,8 @@ class Network:
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
         """Bind the port to the host; the new binding is INACTIVE while another host has the active one.
 
-        A binding that exists keeps all but the providers in its profile, which become those of ``profile``.
+        If the port is bound to the host already, that binding stays, and so does its profile. But if the binding names
+        other providers than ``profile``, or failed with the same ones, its profile becomes ``profile``.
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
 
@@ -134,14 +135,15 @@ class Network:
             found = self._row_on(port, host)
             if found is None:
                 raise TryAgainError(f"the binding of port {port} on {host} went away meanwhile")
-            self._rename(port, found, profile)
+            self._renew_profile(port, found, profile)
 
         self._rest.repeat(bind)
 
     def bring(self, port: str, host: str, profile: Mapping[str, Any], *, device_owner: str, owned_by: str) -> None:
         """Bind the port to the host as `ensure_binding` does, and make that binding active as `activate` does.
 
-        ``owned_by`` is the device_owner that the port was listed with. It takes one request for bindings, not two.
+        ``owned_by`` is the device_owner with which the port was listed. This method reads the port's bindings once; the
+        other two methods together read them twice.
         """
 
         def bring() -> None:
@@ -149,7 +151,7 @@ class Network:
             if found is None:
                 self._make(port, host, profile)
             else:
-                self._rename(port, found, profile)
+                self._renew_profile(port, found, profile)
             if found is None or found["status"] != ACTIVE:
                 self._activate_once(port, host)
             if owned_by != device_owner:
@@ -269,8 +271,8 @@ class Network:
         body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
         return self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
 
-    def _rename(self, port: str, found: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
-        """Set the providers in the profile of an existing binding to those of this profile."""
+    def _renew_profile(self, port: str, found: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+        """Replace the profile of an existing binding, unless the binding names the right providers (see `_names`)."""
         if not _names(found, profile):
             host = str(found["host"])
             self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, {"profile": dict(profile)})
@@ -304,7 +306,7 @@ class Network:
         return bool(response.status_code != CONFLICT)
 
     def _done(self, method: str, path: str, response: Any) -> Any:
-        """Return the body of a response; raises StepError for a refusal, or when the role ``service`` is missing."""
+        """Return the response; raises StepError for a refusal, or when the role ``service`` is missing."""
         if response.status_code == _FORBIDDEN:
             raise self._lacks("service", f"answered {response.status_code} to {method} {path} ({detail_of(response)})")
         return self._rest.done(method, path, response)
@@ -385,9 +387,10 @@ def _is_refused_binding(response: Any) -> bool:
 
 
 def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
-    """Say whether a binding names the providers of a profile and, where the profile has any, is not failed.
+    """Say whether a binding names the same providers as a profile, and works with them.
 
-    Neutron keeps the providers in the profile of a binding that failed, so that the names alone prove nothing.
+    Neutron keeps the providers in the profile of a binding that failed, so that the names alone prove nothing. A
+    binding that names no providers may have failed all the same.
     """
     wanted = profile.get(ALLOCATION)
     if dict(binding["profile"] or {}).get(ALLOCATION) != wanted:

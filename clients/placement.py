@@ -130,8 +130,9 @@ class Placement:
     ) -> None:
         """Give the server's allocations to the migration, and the destination's to the server, in one POST.
 
-        ``source`` is what `allocations` returned for the server before the caller checked that it still holds the move.
-        When somebody has written the server's allocations since, its generation is old and `ConsumerChanged` is raised.
+        ``source`` is what `allocations` returned for the server. The caller reads it first, and checks after that that
+        the caller still holds the move. When somebody has written the server's allocations since, the generation in
+        ``source`` is old and `ConsumerChanged` is raised.
         After a crash ``source`` may already have the destination's allocations, and then nothing is done. Raises
         `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed then.
         """
@@ -361,7 +362,10 @@ class Placement:
     def _write(
         self, body: dict[str, dict[str, Any]], stands: Callable[[], bool], full: type[StepError] = StepError
     ) -> None:
-        """POST the allocations; a repeat sends the same generations, so that Placement refuses one that comes late."""
+        """POST the allocations; a repeat sends the same generations, so that Placement refuses one that comes late.
+
+        ``stands`` reads the allocations and says whether the POST has already taken effect.
+        """
 
         def post() -> None:
             try:
@@ -452,7 +456,7 @@ def _emptied(held: Allocations) -> dict[str, Any]:
 
 def _nothing_held(server: str) -> StepError:
     return StepError(
-        f"the server {server} holds no allocation in Placement, so its move cannot keep the books: run droveway audit",
+        f"the server {server} holds no allocation in Placement, and a move needs one: run droveway audit",
         code="no-allocation",
     )
 

@@ -53,7 +53,7 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return {group.id: mappings[group.id][0] for group in self.groups}
 
-    def renamed(self, asked: PortResources, named: Mapping[str, str]) -> str | dict[str, str] | None:
+    def allocation_after(self, asked: PortResources, named: Mapping[str, str]) -> str | dict[str, str] | None:
         """Return the value of ``allocation`` in a profile after the port's amounts have changed.
 
         ``asked`` is what the port asked for before, and ``named`` maps each of those groups to its provider. Neutron

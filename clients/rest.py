@@ -23,7 +23,10 @@ _UNAUTHORIZED: Final = 401
 _COME_AGAIN: Final = (_UNAUTHORIZED, _TOO_MANY_REQUESTS)
 """Refusals that do not concern the request itself: the service accepts it with a new token, or later."""
 _UNTIL_NEXT_TOKEN: Final = 1.0
-"""Seconds to wait for a new token. Keystone refuses tokens made in the second in which it revoked a user's others."""
+"""Seconds to wait for a new token.
+
+After Keystone has revoked a user's tokens, it also refuses those that the user gets within the same second.
+"""
 PATIENCE: Final = 10.0
 """The longest pause in seconds before a busy service is asked again, however long it asks for."""
 
@@ -105,7 +108,7 @@ class Rest:
         return self.done("GET", path, self.repeat(lambda: self.send("GET", path, **options))).json()
 
     def done(self, method: str, path: str, response: Any) -> Any:
-        """Return the body of a response; raises `droveway.errors.StepError` when it is a refusal."""
+        """Return the response; raises `droveway.errors.StepError` when it is a refusal."""
         if response.status_code >= 400:  # noqa: PLR2004
             raise StepError(
                 f"the {self._name} service answered {response.status_code} to {method} {path}: {detail_of(response)}",

@@ -33,7 +33,7 @@ class _Session(session.Session):
         except exceptions.Unauthorized as error:
             if method != "POST" or options.get("authenticated") is not False:
                 raise
-            who = f"the user {self.user}" if self.user else "whoever is named there,"
+            who = f"the user {self.user}" if self.user else "the user"
             raise exceptions.ClientException(
                 f"Keystone does not let in {who} of [{self.group}] ({error}): correct the user's name, password and "
                 "project there"

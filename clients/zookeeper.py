@@ -96,7 +96,7 @@ def epoch_path(move: str) -> str:
 
 
 def step_path(move: str) -> str:
-    """Return the node of the last step that the journal has begun (`droveway.engines.conductor.step_marks`)."""
+    """Return the node of the last step whose begin is in the journal (`droveway.engines.conductor.step_marks`)."""
     return f"{move_path(move)}/step"
 
 
@@ -282,7 +282,7 @@ class Coordination:
         with self._translated():
             for start in range(0, len(paths), _AT_ONCE):
                 some = paths[start : start + _AT_ONCE]
-                if len(some) == 1 or not self.client.retry(self._is_deleted, some):
+                if len(some) == 1 or not self.client.retry(self._delete_together, some):
                     for path in some:
                         self.delete(path)
 
@@ -344,7 +344,8 @@ class Coordination:
         outcome: list[Any] = transaction.commit()
         return outcome
 
-    def _is_deleted(self, paths: Sequence[str]) -> bool:
+    def _delete_together(self, paths: Sequence[str]) -> bool:
+        """Delete the nodes in one transaction, and say whether they were deleted: all of them or none."""
         transaction = self.client.transaction()
         for path in paths:
             transaction.delete(path)
@@ -370,7 +371,7 @@ class Coordination:
         except exceptions.NoAuthError as error:
             raise CoordinationLost(
                 "ZooKeeper lets others do this, not this daemon: its host is not mapped to a cell, no conductor has "
-                "run since, or [zookeeper] conductor_identity and worker_identity differ between daemons"
+                "run since it was mapped, or [zookeeper] conductor_identity and worker_identity differ between daemons"
             ) from error
         except (exceptions.KazooException, self.client.handler.timeout_exception) as error:
             raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error
@@ -387,7 +388,7 @@ class _Client(KazooClient):
     """Refuses requests while the connection is away, so that the retries end; kazoo lets them wait without a limit."""
 
     def _call(self, request: Any, async_object: Any) -> Any:
-        """Send a request, as kazoo does it everywhere."""
+        """Send a request; while the connection is away it fails at once with ConnectionLoss."""
         if self._state == KeeperState.CONNECTING:
             async_object.set_exception(exceptions.ConnectionLoss())
             return False
@@ -400,7 +401,7 @@ class _Handler(SequentialThreadingHandler):
     def select(
         self, reads: Sequence[Any], writes: Sequence[Any], _: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait for sockets, as kazoo does it everywhere."""
+        """Wait up to ``timeout`` seconds; return the sockets that can be read, those that can be written, and none."""
         poll = select.poll()
         for wanted, event in ((reads, select.POLLIN), (writes, select.POLLOUT)):
             for each in wanted:
@@ -426,7 +427,7 @@ class _SecureHandler(_Handler):
         """Why the last connection was refused; empty when it was not."""
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
-        """Connect to a server, as kazoo does it everywhere."""
+        """Connect to a server with TLS; ``timeout`` is in seconds."""
         context = self._identity.client_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2  # what servers speak by default
         plain = socket.create_connection(address, timeout)

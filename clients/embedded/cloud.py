@@ -28,6 +28,7 @@ class EmbeddedCloud(Cloud):
 
     images: Images
     network_root: LocalService
+    """The network service as a lab's administrator uses it; ``network`` is the client by which moves use it."""
 
     def add_network_host(self, host: str, devices: Mapping[str, Mapping[str, Any]] = NO_DEVICES) -> None:
         """Let ports be bound on the host; a real Neutron learns this from the host's agent.

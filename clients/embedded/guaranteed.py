@@ -212,7 +212,7 @@ def change_policy(
 
 
 def _by_kind(port: Port, told: Mapping[str, Any] | None) -> dict[bool, dict[str, Any]]:
-    """Return the groups that a port asks for: that of packet rates and that of bandwidth."""
+    """Return the request groups of a port: under True the group of packet rates, under False that of bandwidth."""
     groups = (told or {}).get("request_groups") or ([{"id": port.id, **told}] if told else [])
     return {PACKET_RATE in group["resources"]: group for group in groups}
 

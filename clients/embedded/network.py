@@ -28,8 +28,8 @@ from droveway.clients.placement import Placement
 def network_service(engine: Engine, placement: Placement) -> LocalService:
     """Return the service; in ``placement`` it changes allocations when a QoS policy changes, as Neutron does.
 
-    Neutron does not have three of its requests. `PUT /hosts/NAME` adds a host, of which Neutron learns from its agent.
-    `PUT /ports/ID/format` makes it show what a port asks for in the legacy format, as an old Neutron does.
+    The service has three requests that Neutron lacks. `PUT /hosts/NAME` adds a host, as an agent does for Neutron.
+    `PUT /ports/ID/format` makes the service show what a port asks for in the legacy format, as an old Neutron does.
     `PUT /extensions/NAME` takes an extension away.
     """
     return LocalService(
@@ -96,7 +96,7 @@ def _lacks(request: Request, name: str) -> bool:
 
 
 def _extended(handler: Handler) -> Handler:
-    """Answer 404, as Neutron does for a path whose extension is missing."""
+    """Return a handler that answers 404 while the extension is missing, as Neutron does; else it calls ``handler``."""
 
     def handle(request: Request) -> Answer:
         if _lacks(request, BINDING_EXTENDED):

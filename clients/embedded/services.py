@@ -184,7 +184,7 @@ class Request:
 
 
 class Transfer:
-    """Gives a handler of a file's bytes the parts of the request.
+    """Holds a request that sends or fetches the bytes of a file, for the handler of that request.
 
     The handler opens transactions of its own, and has none open while bytes are sent or received.
     """

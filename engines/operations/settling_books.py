@@ -208,7 +208,7 @@ def _given(
     given: dict[str, str] = {}
     for asked in (asks, *before):
         if asked is not None and not given and (named := asked.providers(mappings)) is not None:
-            given = asks.named(asks.renamed(asked, named))
+            given = asks.named(asks.allocation_after(asked, named))
     if port.host == found.host_of(Side.DESTINATION):
         for group, provider in asks.named(port.profile.get(ALLOCATION)).items():
             # A provider that is not of the destination is not used: the audit reports such a binding.

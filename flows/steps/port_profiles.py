@@ -54,7 +54,7 @@ def recorded(port: AttachedPort) -> dict[str, Any]:
     if port.resources is None or port.asks == port.resources:
         return port.profile
     named = port.resources.named(port.profile.get(ALLOCATION))
-    return _naming(port, None if port.asks is None else port.asks.renamed(port.resources, named))
+    return _naming(port, None if port.asks is None else port.asks.allocation_after(port.resources, named))
 
 
 def claimed(port: AttachedPort, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def claimed(port: AttachedPort, request: Mapping[str, Any]) -> dict[str, Any]:
     mappings = request.get("mappings") or {}
     for asked in (port.asks, port.resources):
         if port.asks is not None and asked is not None and (named := asked.providers(mappings)) is not None:
-            return _naming(port, port.asks.renamed(asked, named))
+            return _naming(port, port.asks.allocation_after(asked, named))
     return _naming(port, None)
 
 
