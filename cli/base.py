@@ -28,8 +28,8 @@ LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION_VARIABLE: Final = "DROVEWAY_CONFIG_FILE"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 NO_DAEMONS: Final = (
-    "a lab has no daemons unless  droveway lab serve  runs them, its commands do their work: name an installation with "
-    "--config-file"
+    "this command is for the daemons of an installation, and a lab is none: there the droveway commands do the work of "
+    "daemons, or  droveway lab serve  does; name an installation with --config-file"
 )
 
 _FORMATTERS: Final = {
@@ -100,7 +100,10 @@ class Command(command.Command, abc.ABC):
         """
         if parsed_args.config_file is None and (
             self._option(parsed_args)
-            or (not os.environ.get(CONFIGURATION_VARIABLE) and (self._named(parsed_args) or not CONFIGURATION.exists()))
+            or (
+                not os.environ.get(CONFIGURATION_VARIABLE)
+                and (self._named_lab(parsed_args) or not CONFIGURATION.exists())
+            )
         ):
             return self.lab(parsed_args)
         from droveway.cli.sites import DaemonSite
@@ -130,7 +133,7 @@ class Command(command.Command, abc.ABC):
         if away and not found:
             raise away[0]
         for each in away:
-            self.app.stderr.write(f"warning: {each}. What is there is left out\n")
+            self.app.stderr.write(f"warning: {each}. The output leaves out what this cell has\n")
         return found
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
@@ -155,7 +158,10 @@ class Command(command.Command, abc.ABC):
         return Progress(self.app.stderr if shown else None, what, said)
 
     def note(self, move: Move) -> None:
-        """Note that the command has made or changed this move, so that a failure after that is no refusal."""
+        """Note that the command has made or changed this move.
+
+        A failure after that ends with exit code 1 and not with 2, which says that nothing was changed.
+        """
         self.app.touched = move.id  # type: ignore[attr-defined]
 
     def configuration(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
@@ -164,7 +170,7 @@ class Command(command.Command, abc.ABC):
 
         named = parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)
         lab = self._option(parsed_args) if parsed_args.config_file is None else None
-        if lab or (not named and self._named(parsed_args) and not CONFIGURATION.exists()):
+        if lab or (not named and self._named_lab(parsed_args) and not CONFIGURATION.exists()):
             raise Refused(NO_DAEMONS)
         return settings.load_deployment(Path(named or CONFIGURATION))
 
@@ -182,7 +188,7 @@ class Command(command.Command, abc.ABC):
 
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
         """Return the lab's directory as it was named."""
-        named = self._named(parsed_args)
+        named = self._named_lab(parsed_args)
         if not named:
             raise Refused(
                 f"nothing is named that this could be for: give --lab DIR (or set {LAB_VARIABLE}) for a lab, "
@@ -190,7 +196,8 @@ class Command(command.Command, abc.ABC):
             )
         return Path(named)
 
-    def _named(self, parsed_args: argparse.Namespace) -> str | None:
+    def _named_lab(self, parsed_args: argparse.Namespace) -> str | None:
+        """Return the lab that an option or else the environment names; None when neither names one."""
         return self._option(parsed_args) or os.environ.get(LAB_VARIABLE)
 
     def _option(self, parsed_args: argparse.Namespace) -> str | None:
@@ -274,7 +281,8 @@ class _Display(Command):
             metavar="N",
             type=_columns,
             default=os.environ.get("CLIFF_MAX_TERM_WIDTH") or None,
-            help="wrap a table to this many columns, 0: to none (else CLIFF_MAX_TERM_WIDTH, else the terminal's width)",
+            help="wrap a table to this many columns; 0: do not wrap "
+            "(else CLIFF_MAX_TERM_WIDTH, else the terminal's width)",
         )
         return parser
 

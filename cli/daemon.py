@@ -86,8 +86,8 @@ def log_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 IGNORE_HELP: Final = (
-    "do not ask this host's worker how far it has seen the journal: for a host that reports what is not so, or that "
-    "belonged to another installation; may be given more than once"
+    "do not ask this host's worker which steps of moves it has seen; meant for a host that reports steps wrongly, or "
+    "that belonged to another installation; may be given more than once"
 )
 
 

@@ -34,7 +34,7 @@ USAGE: Final = 2
 
 INTERNAL: Final = 1
 _SIMILAR: Final = 0.7
-"""How like a command, from 0 to 1, words have to be for it to be offered instead."""
+"""How similar to a command the typed words must be, from 0 to 1, so that the command is offered in their place."""
 
 COLLECT_EVERY: Final = 250_000
 """How many new objects the interpreter allows between two searches for garbage. Imports make fewer, and no garbage."""

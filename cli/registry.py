@@ -49,7 +49,7 @@ COMMANDS: Final = {
     "worker show": ("worker:Show", "one worker"),
     "worker drain": ("worker:Drain", "let a worker be no destination of new moves"),
     "worker run": ("worker:Run", "carry out what moves need done on a host, as a daemon"),
-    "freeze": ("freeze:Freeze", "start no moves and delete no copies for now: of everything, a cell or a host"),
+    "freeze": ("freeze:Freeze", "start no moves and delete no copies for now, everywhere or in a cell or on a host"),
     "freeze list": ("freeze:List", "what is frozen"),
     "thaw": ("freeze:Thaw", "end a freeze"),
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),

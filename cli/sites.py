@@ -1,4 +1,7 @@
-"""Defines what an operator does to a whole lab or installation, and does it for an installation."""
+"""Defines what an operator does to a site as a whole: `OperatedSite` for any site, `DaemonSite` for an installation.
+
+A site is a lab or an installation.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class OperatedSite(Site, Protocol):
     def adopt(self, ignored: Collection[str]) -> list[Move]:
         """Go on with restored databases as they are, and return the moves that are parked for it.
 
-        The workers of the ``ignored`` hosts are not asked how far they have seen the journal.
+        The workers of the ``ignored`` hosts are not asked which steps of moves they have seen.
         """
 
     def audit_sources(self, stack: contextlib.ExitStack) -> Sources:
@@ -34,14 +37,14 @@ class OperatedSite(Site, Protocol):
         """Open a session in which the workers answer, for as long as ``stack`` lasts."""
 
     def forget(self, moves: Iterable[str], warn: Callable[[str], object]) -> dict[str, int]:
-        """Remove what moves that were purged have outside the journal, and return how many things of each kind."""
+        """Remove the things outside the journal that purged moves left; return how many of each kind were removed."""
 
 
 class DaemonSite(Installation):
     """An installation as an `OperatedSite`."""
 
     def adopt(self, ignored: Collection[str]) -> list[Move]:
-        """Go on with the journal as it is; ZooKeeper says how far the daemons have seen it."""
+        """Go on with the journal as it is; ZooKeeper and the workers say which steps of moves they have seen."""
         from droveway.engines.operations import adoption
 
         with contextlib.ExitStack() as stack:
@@ -70,13 +73,13 @@ class DaemonSite(Installation):
         try:
             channel = HostChannel(session())
             found = channel.query(hosts, pinned=self.conf.upgrade_levels.worker)
-            standing = channel.nodes()
+            nodes = channel.nodes()
         except (CoordinationLost, Refused) as error:
             return read_hosts.answered({}, dict.fromkeys(hosts, str(error)))
         return read_hosts.answered(
             {host: each.held for host, each in found.items() if not each.why},
             {host: each.why for host, each in found.items() if each.why},
-            standing,
+            nodes,
         )
 
     def answering(self, stack: contextlib.ExitStack) -> Coordination:

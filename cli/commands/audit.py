@@ -45,8 +45,8 @@ class Audit(Lister):
         parser.add_argument(
             "--heal",
             action="store_true",
-            help="show what would be done about each finding, and do it once you agreed: only what an ended move "
-            "provably left is taken away, and what ports are guaranteed is put right",
+            help="show what would be done about each finding, and do it once you agreed: Droveway removes only what an "
+            "ended move provably left, and corrects allocations and bindings of ports that ask for resources",
         )
         parser.add_argument("--yes", action="store_true", help="agree to all that --heal plans, without being asked")
         return parser
@@ -74,7 +74,11 @@ class Audit(Lister):
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """Print the findings, in a table only when there are any; a plan as sentences, unless columns are asked for."""
+        """Print the findings.
+
+        A table is printed only when there are findings. With --heal, sentences are printed instead of the table, unless
+        columns are asked for. Every other format is always printed.
+        """
         self._found = bool(data) if self._healing is None else not self._healing.clean
         if self._healing is not None and parsed_args.formatter == "table" and not parsed_args.columns:
             self.app.stdout.writelines(_sentences(self._healing))
@@ -83,7 +87,7 @@ class Audit(Lister):
         return 0
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Audit, print, mend what was agreed to, and end by what is left."""
+        """Audit, print, mend what the user agreed to, and return an exit code that says whether findings are left."""
         with contextlib.ExitStack() as self._stack:
             super().run(parsed_args)
             if self._healing is not None and self._healing.able and self._agreed(parsed_args, self._healing):
@@ -111,7 +115,8 @@ class Audit(Lister):
         more = f" and {count - NAMED} more" if count > NAMED else ""
         does = " or ".join(sorted({_does(mend) for mend in healing.able}))
         self.app.stderr.write(
-            f"To be {does}, of {_count(len(healing.mends))}: {', '.join(subjects[:NAMED])}{more}.\n"
+            f"Droveway can mend {count} of {_count(len(healing.mends))}, to be {does}: "
+            f"{', '.join(subjects[:NAMED])}{more}.\n"
             f"Type yes to mend {count}: "
         )
         self.app.stderr.flush()

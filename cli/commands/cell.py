@@ -91,6 +91,7 @@ class Up(OfCell):
 
         name = cells.declare_up(self.site(parsed_args), parsed_args.cell)
         print(
-            f"cell {name} is up: it takes part in moves again; what its rows owe is done first, then what its hosts owe"
+            f"cell {name} is up: it takes part in moves again; Droveway first cleans up its database, then its hosts "
+            "do what they owe"
         )
         return 0

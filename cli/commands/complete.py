@@ -52,7 +52,7 @@ class Complete(Command):
             metavar="WORD",
             nargs="*",
             default=[],
-            help="print instead what may stand in the place of the last of these words, as the completion asks for",
+            help="print what may replace the last of these words, instead of the script; the script asks for this",
         )
         return parser
 

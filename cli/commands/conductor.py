@@ -68,7 +68,7 @@ class Run(Daemon):
     """Claim moves and run their flows, side by side with other conductors, until SIGTERM."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add the option for hosts whose workers are not asked."""
+        """Add the option that names hosts whose workers are not asked which steps they have seen."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--ignore-host", action="append", default=[], metavar="HOST", help=IGNORE_HELP)
         return parser

@@ -95,7 +95,7 @@ class Purge(Command):
             metavar="TIME",
             type=seconds,
             required=True,
-            help="ended longer ago than this, as 30d or 12h",
+            help="ended longer ago than this, such as 30d or 12h",
         )
         return parser
 

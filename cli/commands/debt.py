@@ -64,7 +64,7 @@ def owed(debt: DebtView) -> str:
     undo = f"the undo of {debt.step}" if debt.is_undo else debt.step
     what = "the purge of what is kept of the source" if debt.is_kept else undo
     if debt.is_rename:
-        what = "the renaming of the copy that it keeps"
+        what = "the renaming of the copy that the host keeps"
     return f"{what}, for the move {debt.move[:SHORT]} of {debt.server_name}"
 
 
@@ -111,10 +111,11 @@ def _next(debt: DebtView) -> str:
     if debt.after:
         return (
             f"nothing to do: {debt.host} keeps its copy until {debt.after} is back and shows the disks of "
-            f"{debt.server_name}, then deletes it; is {debt.after} off for good, this copy is what there is of them"
+            f"{debt.server_name}, then deletes its copy; if {debt.after} is off for good, this copy is the only one of "
+            "those disks"
         )
     return (
-        f"bring {debt.host} and its worker back, and it is {'undone' if debt.is_undo else 'done'} by itself; when it "
-        "is off for good: "
+        f"bring {debt.host} and its worker back, and it is {'undone' if debt.is_undo else 'done'} by itself; if "
+        "the host is off for good: "
         f'droveway host down {debt.host} --i-made-sure "how you know", then droveway host forget {debt.host}'
     )

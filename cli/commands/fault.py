@@ -35,12 +35,12 @@ class Arm(Command):
             dest="fault",
             choices=("move", "destination"),
             default="move",
-            help="whose fault a failure is: only after the destination's is the next alternate tried",
+            help="whose fault the failure is: the next alternate is tried only after a fault of the destination",
         )
         parser.add_argument(
             "--process",
             choices=("conductor", "worker"),
-            help="in which process it fires during a step on a host (default: the one that comes to the place first)",
+            help="in which process it fires during a step on a host (default: the one that reaches the phase first)",
         )
         return parser
 

@@ -19,7 +19,9 @@ class List(Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--min-disk", metavar="GB", type=int, default=0, help="only those with this root disk")
+        parser.add_argument(
+            "--min-disk", metavar="GB", type=int, default=0, help="only those with at least this root disk"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:

@@ -103,7 +103,7 @@ class Down(OfHost):
             "--i-made-sure",
             metavar="TEXT",
             required=True,
-            help="how you know that it is off and stays off, as the power that was cut; kept with the host",
+            help="how you know that it is off and stays off, for example that its power was cut; kept with the host",
         )
         return parser
 

@@ -60,7 +60,7 @@ class List(Lister):
             "--since",
             metavar="TIME",
             type=moment,
-            help="only moves asked for at this time or later: an age as 2h or 3d, or UTC as 2026-11-30T09:31Z",
+            help="only moves asked for at this time or later: an age such as 2h, or UTC such as 2026-11-30T09:31Z",
         )
         parser.add_argument(
             "--before", metavar="TIME", type=moment, help="only moves asked for earlier than this time, as --since"
@@ -74,7 +74,7 @@ class List(Lister):
             type=seconds,
             dest="bound",
             default=BOUND,
-            help="with --stuck: so long without progress, as 90s or 2h (default 15min)",
+            help="with --stuck: so long without progress, such as 90s or 2h (default 15min)",
         )
         length = parser.add_mutually_exclusive_group()
         length.add_argument(
@@ -111,8 +111,8 @@ class List(Lister):
     def _wanted(self, site: OperatedSite, parsed_args: argparse.Namespace, now: dt.datetime) -> Wanted:
         """Return what the options ask for.
 
-        Raises `droveway.errors.NotFound` for a name that neither a move nor Nova has: a list without a row would let a
-        misspelt name pass for one without moves.
+        Raises `droveway.errors.NotFound` for a name that neither a move nor Nova has. Otherwise a misspelt name would
+        give an empty list, as if a server or host of that name had no moves.
         """
         from droveway.persistence.journal.move_views import Wanted, count, find
         from droveway.persistence.nova import catalog
@@ -269,7 +269,7 @@ class History(Lister, OfMove):
 
 
 def facts(move: Move | View) -> dict[str, Any]:
-    """Return the keys of `move show`; times are as columns have them."""
+    """Return the facts that `move show` prints, by their keys; a time is a datetime in UTC, without a zone."""
     from droveway.cli.view import rate
     from droveway.persistence.journal.states import ADVICE, State
 
@@ -329,7 +329,7 @@ def frozen_by(site: Site, move: View) -> str | None:
 
 
 def unattended(site: Site, move: Move | View) -> str | None:
-    """Return the command that makes a move go on in a lab that no command runs; None when it needs none."""
+    """Return the advice for a move that goes on only when a command runs its lab again; None when none is needed."""
     deleting = move.state == "verifying" and move.delete_requested
     if move.hold or not (deleting or move.state in GOING) or site.is_run():
         return None
@@ -387,7 +387,7 @@ def _advice(move: Move | View, advice: str) -> str:
     if move.state == "verifying" and move.error_code == "missing":
         advice = "nothing is there to go back to; to keep it where it is: droveway move confirm {move}"
     if move.state == "verifying":
-        advice += _unattended(move)
+        advice += _undecided(move)
     if move.state == "cancelled" and move.error_code in ("evacuated", "left-as-is"):
         advice = "nothing to do here: the server is as its rows say, and droveway audit names what the move left"
     if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
@@ -398,7 +398,7 @@ def _advice(move: Move | View, advice: str) -> str:
 
 
 def ways_out(site: Site, move: View) -> str | None:
-    """Return what to do with a waiting move that can be confirmed or reverted only, or neither; None when both can."""
+    """Return what to do with a waiting move that cannot be confirmed, reverted or either; None when it can be both."""
     from droveway.engines.keeper import outcomes
     from droveway.engines.operations import ends
     from droveway.persistence.journal import moves
@@ -417,7 +417,7 @@ def ways_out(site: Site, move: View) -> str | None:
     return None
 
 
-def _unattended(move: Move | View) -> str:
+def _undecided(move: Move | View) -> str:
     """Return what becomes of a waiting move when nobody confirms or reverts it."""
     from droveway.persistence.journal.policies import HEALTHY, MANUAL
 

@@ -16,7 +16,10 @@ from droveway.persistence.journal import kinds
 
 
 class Plan(ShowOne, OfServer):
-    """Destination and alternates, each check, storage, bytes, downtime, and the steps with their undo."""
+    """Show what a move would do, and change nothing.
+
+    The plan has destination and alternates, each check, storage, bytes, downtime, and the steps with their undo.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options of `move create`."""

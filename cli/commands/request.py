@@ -50,7 +50,7 @@ class _MoveRequest(OfMove):
     """Asks one thing of a move and carries the move on."""
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
-        """Write the request, let a lab run, and say how the move stands."""
+        """Write the request, carry the move on where no daemons do, and print how the move stands."""
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
@@ -202,7 +202,7 @@ class Wait(Command):
 
         resting = watching.wait(site, tuple(waiting), parsed_args.timeout, see)
         while True:
-            # A move that rests is told below what is shown meanwhile.
+            # The display shows the moves that still go on. `finish` prints the move that has come to rest.
             with self.progress(parsed_args, "waiting for moves", told) as shown:
                 shown.tell(count - len(waiting), count)
                 move = next(resting, None)
@@ -229,13 +229,14 @@ class Watch(OfMove):
 
 
 AT_REST: Final = ("verifying", "done", "reverted")
+"""The states at rest that a command takes for a success; failed, cancelled and needs-operator are at rest too."""
 KEPT: Final = ("verifying", "done")
-"""The states that a new move should reach; a move that its policy reverted has not."""
+"""The states that a new move should reach; a move that its policy has reverted ends as reverted instead."""
 TIMED_OUT: Final = 124
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every command for a move that waits for its confirm or revert."""
+    """Add the options of every command that requests a move which waits for its confirm or revert at the end."""
     parser.add_argument(
         "--confirm",
         choices=("deadline", "auto", "healthy", "manual"),
@@ -249,12 +250,12 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         metavar="CELL",
         help="only hosts of this cell; a cell other than the server's needs [cross_cell] allowed",
     )
-    parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
+    parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, such as 90s or 24h")
     parser.add_argument(
         "--keep-source",
         metavar="TIME",
         type=seconds_or_none,
-        help="keep the source's disks for this time after confirm, as 12h or 7d; 0: delete them; default as configured",
+        help="keep the source's disks for this time after confirm, such as 12h; 0: delete them; default as configured",
     )
     parser.add_argument(
         "--transfer",

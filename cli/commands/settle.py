@@ -22,7 +22,9 @@ FOUND: Final = (
 
 
 class Settle(OfMove):
-    """Say how the step ended at which a move rests; after done the next step runs, else the same step runs again.
+    """Say how the step ended at which a move rests.
+
+    After --as done the next step runs. After not-done the same step runs again. After left the move ends.
 
     A move at verifying rests after the step finish_records. With finish_records --as done, Droveway writes the server's
     rows again as that step left them. This helps when somebody changed the server's state, so that confirm and revert
@@ -31,8 +33,8 @@ class Settle(OfMove):
     A database that was put back from a copy may be older than the move. --cell compares it with the journal and writes
     what differs. It may be repeated.
 
-    Where no host can show it, nobody verifies what you say: look twice. Where the step can run again, use droveway move
-    retry.
+    Droveway checks what you say only where a host can show that a copy or a guest is gone. Otherwise look twice. Where
+    the step can run again, use droveway move retry.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -42,8 +44,8 @@ class Settle(OfMove):
         parser.add_argument(
             "--cell",
             metavar="CELL",
-            help="write into this cell's database (or api, placement or cinder), which was put back from a copy, what "
-            "the move left there",
+            help="the database that was put back from a copy: that of this cell, or api, placement or cinder; what the "
+            "move had left there is written into it again",
         )
         parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=FOUND)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")

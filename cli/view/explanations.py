@@ -31,8 +31,8 @@ _ALTERNATE: Final = (
 _LEFT: Final = "The step was left as it is, without a result. Whoever claims the move next enters it again."
 _RETRY: Final = "If the move rests: droveway move retry MOVE. If it failed: ask for it again."
 _CINDER_PUT_BACK: Final = (
-    "Does the move rest, and was Cinder's database put back: droveway move settle MOVE --cell cinder --reason TEXT "
-    "makes the attachment anew, then droveway move retry MOVE goes on. If the move failed: ask for it again."
+    "If the move rests and Cinder's database was put back, make the attachment anew: droveway move settle MOVE --cell "
+    "cinder --reason TEXT. Then: droveway move retry MOVE. If the move failed, ask for it again."
 )
 _SERVICES: Final = ("Placement", "network", "volume", "image")
 """The services by the names that their clients use in errors."""
@@ -52,8 +52,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The sentence names the thing, the rule and the mend. Do that, then ask again.",
     ),
     "not-begun": Explanation(
-        "A step did not begin. It is the step after which there is no way back, or the worker could not write the "
-        "begin of the step into its own journal.",
+        "A step was not begun. Either a last check failed before a step that cannot be undone, or the worker could not "
+        "write the begin of the step into its own journal.",
         "The move was undone, as if the step had failed before its point of no return.",
         "The sentence says why it could not begin. Mend that, then ask again.",
     ),
@@ -66,13 +66,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "A step needed the database of a cell that did not answer, or that somebody declared down.",
         "Before the step that stops the guest, the next alternate was tried. After it the step waited for [conductor] "
         "step_deadline seconds. Then the move was undone, if Nova's API database still mapped the server to its old "
-        "cell. Otherwise the move rests as needs-operator. For a cell that is declared down no step waits: the move "
-        "ended by the rows of the other cell, or rests.",
+        "cell. Otherwise the move rests as needs-operator. No step waits for a cell that is declared down. The move "
+        "then ends with the rows of the other cell alone where it can, and rests where it cannot.",
         "Start the database that the sentence names; one that was declared down needs droveway cell up besides. If the "
         "move rests: droveway move retry MOVE. If it failed: ask for it again.",
     ),
     "cell-owes": Explanation(
-        "The cell still owes the clean-up of an earlier move, or alternate, of the server: its database was away.",
+        "The cell still owes a clean-up for the server: its database was away when an earlier move, or an earlier "
+        "alternate of this move, left rows there.",
         _ALTERNATE,
         "droveway debt list shows what is owed. It is paid by itself once the cell's database answers.",
     ),
@@ -153,8 +154,9 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "left-as-is": Explanation(
         "A person ended a move that rested, with droveway move settle MOVE STEP --as left.",
-        "Nothing of the server was started, brought back or deleted. The books of the move were closed; rows that were "
-        "still as the move had left them say ERROR.",
+        "Nothing of the server was started, brought back or deleted. Droveway ended the move in the journal, in "
+        "Placement and in the server's rows. Its vm_state became ERROR, unless the rows had changed since the move's "
+        "last step.",
         "Look where the server runs and where its disks are: droveway audit names what was left. Then set its state.",
     ),
     "fenced": Explanation(
@@ -231,7 +233,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     **{
         f"{service.lower()}-overdue": Explanation(
             f"The step's deadline passed while it asked the {service} service, which was silent or too slow.",
-            f"{_UNDONE} What it was asked for last may still be done: each try looks first at what stands.",
+            f"{_UNDONE} The service may still carry out the last request. So each try first reads what is there.",
             f"Look at the service and its log; [conductor] step_deadline says how long a step may take. {_RETRY}",
         )
         for service in _SERVICES
@@ -267,14 +269,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "last-copy": Explanation(
         "One host does not show the server's disks whole, so the copy on the other host may be the only one.",
         "That copy was kept, and the move rests.",
-        "Look at the server's directories on both hosts. Are the disks back that the sentence misses: droveway move "
-        "retry MOVE. Is the copy the server's only one: keep it, and end the move: droveway move settle MOVE STEP --as "
-        "left.",
+        "Look at the server's directories on both hosts. If the disks that the message names as missing are back: "
+        "droveway move retry MOVE. If the copy is the server's only one, keep it and end the move: droveway move "
+        "settle MOVE STEP --as left.",
     ),
     "second-copy": Explanation(
         "The other cell has rows of the server already, which this move did not make.",
         _UNDONE,
-        f"droveway audit says what they are and how they go. {_RETRY}",
+        f"droveway audit says what these rows are and how to remove them. {_RETRY}",
     ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",
@@ -302,17 +304,17 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The worker of a host was away for longer than [conductor] host_away seconds.",
         f"If it is a destination before the point of no return: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
         "Start the worker or mend the host: droveway host show HOST. Then droveway move retry MOVE if the move rests. "
-        "Is the host off for good, make sure of it and say so first: droveway host down HOST --i-made-sure TEXT.",
+        "If the host is off for good, make sure of it and say so first: droveway host down HOST --i-made-sure TEXT.",
     ),
     "declared-down": Explanation(
         "A host that a step needs was declared down, and its worker is away.",
-        "Nothing waited for it. What the flow can do without the host it did, and the host owes its part; else the "
-        "flow was undone, and the host owes the undo of its steps.",
-        "droveway move show MOVE names what ends the move, droveway debt list --host HOST what is owed. Is the host "
-        "back: start its worker, then droveway host enable HOST.",
+        "No step waited for the host. If the flow could go on without the host, it did, and the host owes its part. If "
+        "not, the flow was undone, and the host owes the undo of its steps.",
+        "droveway move show MOVE names what ends the move, droveway debt list --host HOST what is owed. If the host is "
+        "back, start its worker, then: droveway host enable HOST.",
     ),
     "bad-answer": Explanation(
-        "What a host's worker answered is none of the answers that there are: a wrong type, a missing part, too many.",
+        "The answer of a host's worker is not valid: a part has a wrong type or value, is missing, or is one too many.",
         "As for any failure of that host: before the point of no return the next alternate is tried, or the move is "
         "undone. Nothing of the answer was used.",
         "Upgrade or restart the host's worker and see its log. One that keeps at it may be in strange hands: droveway "
@@ -405,7 +407,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "checksum": Explanation(
         "A disk's copy, or its image, gave back other data than its source had sent.",
         f"The copy was thrown away; the source's disk was left as it is. {_ALTERNATE}",
-        "Check the medium of the host that the message names, and the memory of both; and Glance's, of an image.",
+        "Check the disks of the host that the message names, and the memory of both hosts. If the copy went through an "
+        "image, check Glance's storage and memory too.",
     ),
     "source-changed": Explanation(
         "A disk that was set aside on the source was written to, cut or replaced, or its rights changed in mid-copy.",
@@ -440,7 +443,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Correct the address in that worker's configuration.",
     ),
     "certificate": Explanation(
-        "A worker did not prove to be that of the host that it should be, or has no certificate to prove it by.",
+        "A worker could not prove by a certificate that it is the worker of the expected host.",
         _UNDONE,
         "See [tls] of both hosts: certificates of one authority, each with its host's name among its DNS names.",
     ),
@@ -505,10 +508,10 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The rows of the server in a cell, or its mapping, stand where an earlier step of the same move had left them: "
         "that database was put back from an older copy in the middle of the move.",
         "The step that would have been next did nothing. Hosts, volumes, ports and the journal are as they were.",
-        "Was the database put back: droveway move settle MOVE --cell CELL --reason TEXT (or --cell api, as the message "
-        "says) writes there what the move has left, then droveway move retry MOVE goes on. Was it not: droveway move "
-        "history MOVE tells what was done, and droveway server show SERVER what the rows say; somebody has changed "
-        "them, and has to change them back.",
+        "If the database was put back, write there again what the move had left: droveway move settle MOVE --cell CELL "
+        "--reason TEXT (or --cell api, as the message says). Then: droveway move retry MOVE. If it was not put back, "
+        "somebody has changed the rows and has to change them back: droveway move history MOVE tells what was done, "
+        "and droveway server show SERVER what the rows say.",
     ),
     "record-lost": Explanation(
         "The journal was put back from an older copy and adopted. Neither it nor ZooKeeper knows any more what the "

@@ -74,7 +74,7 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _speed(facts: Mapping[str, Any]) -> str:
     if facts["progress_done"] >= facts["progress_total"]:
-        return ", all there, being proved"
+        return ", all copied, being checked"
     if facts["progress_rate"] is None:
         return ""
     return f", {size(facts['progress_rate'])}/s, {span(facts['progress_left'])} left to copy"

@@ -100,7 +100,7 @@ class Picture:
         if self.move.progress_kept:
             told[0] += f", {size(self.move.progress_kept)} of it kept"
         if self.done >= self.total:
-            return [*told, "all there, being proved"]
+            return [*told, "all copied, being checked"]
         if self.silent >= SILENCE:
             return [*told, f"nothing new for {span(self.silent)}"]
         if self.rate is not None and self.left is not None:

@@ -33,7 +33,7 @@ class Sample:
 
 
 def reported(move: Move | View) -> list[Sample]:
-    """Return the last report of the running step's host as the only one; none when it has reported none."""
+    """Return a list with the last report of the running step's host; an empty list when the host reported nothing."""
     if move.progress_done is None or move.progress_total is None:
         return []
     return [Sample(move.progress_seconds or 0.0, move.progress_done, move.progress_total, move.progress_kept or 0)]

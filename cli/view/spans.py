@@ -39,7 +39,7 @@ def moment(text: str) -> dt.datetime | dt.timedelta:
         found = dt.datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"{text} is no moment: write how long ago it was, as 2h or 3d, or its date, as 2026-11-30 or "
+            f"{text} is no moment: write how long ago it was, such as 2h or 3d, or its date, such as 2026-11-30 or "
             "2026-11-30T09:31Z (UTC)"
         ) from None
     return found.astimezone(dt.UTC).replace(tzinfo=None) if found.tzinfo else found

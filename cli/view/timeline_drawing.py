@@ -40,7 +40,10 @@ class Bar:
     right: float
     seconds: float
     taken_over: bool
-    """Whether another claim than that of the step before ended it: the conductor before was killed or released it."""
+    """Whether another claim ended this step than the one that ended the step before it.
+
+    In that case the earlier conductor was killed, or released the move.
+    """
 
     @property
     def name(self) -> str:

@@ -129,7 +129,7 @@ def test_the_view_has_bytes_a_bar_per_cent_rate_and_what_is_left() -> None:
     ("others", "told"),
     [
         ({"progress_kept": 2 * GIB}, "2.0 GiB of it kept"),
-        ({"progress_done": 16 * GIB}, "all there, being proved"),
+        ({"progress_done": 16 * GIB}, "all copied, being checked"),
         ({"silent": 9.0}, "nothing new for 9.0 s"),
     ],
 )
@@ -278,7 +278,7 @@ def test_the_page_tells_how_fast_the_bytes_come_and_when_all_are_there() -> None
     said = "8.0 of 16.0 GiB (50 %), resumed at 2.0 GiB, 102.4 MiB/s, 1 min 20 s left to copy"
     assert shown(of)["progress"] == f"{said}, told {dated(now)}"
     proved = move(**known | {"progress_done": 16 * GIB})
-    said = "16.0 of 16.0 GiB (100 %), resumed at 2.0 GiB, all there, being proved"
+    said = "16.0 of 16.0 GiB (100 %), resumed at 2.0 GiB, all copied, being checked"
     assert shown(proved)["progress"] == f"{said}, told {dated(now)}"
 
 
