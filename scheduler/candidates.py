@@ -14,7 +14,7 @@ from droveway.scheduler.requests import MoveRequest, query
 from droveway.scheduler.select import PLACEMENT, Selection, select
 
 _NAMED_HOSTS: Final = 8
-"""How many hosts an error names at most: those of a large cell would fill pages."""
+"""How many hosts an error names at most: all hosts of a large cell would fill pages."""
 
 
 def schedule(placement: Placement, host_states: Sequence[HostState], request: MoveRequest) -> Selection:

@@ -20,7 +20,7 @@ _UNITS: Final = {CORES: "vCPUs", RAM: "MB of memory"}
 
 
 def _as_bool(text: str) -> object:
-    # It compiles hundreds of patterns, and few flavors say anything that is compared.
+    # The import of strutils compiles hundreds of patterns, and few flavors have a value that is compared.
     from oslo_utils import strutils
 
     return strutils.bool_from_string(text, default=None)
@@ -36,7 +36,7 @@ _SAID_BY_BOTH: Final[Mapping[str, Callable[[str], object]]] = {
 }
 """What flavor and image may both say, and Nova refuses with FlavorImageConflict when they differ.
 
-The rule for devices of a host refuses those whatever the image says.
+Keys for devices of a host are left out: `binds_no_devices` refuses such a flavor whatever the image says.
 """
 
 

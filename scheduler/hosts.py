@@ -173,7 +173,7 @@ def _unreached(
 
 
 def zone_of(session: orm.Session, host: str) -> str:
-    """Return the host's availability zone as Nova has it: that of an aggregate, else Nova's default zone."""
+    """Return the host's availability zone as Nova has it: the zone of an aggregate, else Nova's default zone."""
     return _zone(_aggregates(session, host).get(host, {}))
 
 

@@ -37,7 +37,8 @@ REVERT: Final = kinds.Way.REVERT.value
 class Rule(Generic[F]):
     """One check, with the kinds of flow that it is asked of.
 
-    ``numbers`` are those of Nova's own checks; there are none when Nova finds out later, or has no such rule.
+    ``numbers`` say which checks of Nova's API the rule repeats: Nova's checks are counted here in the order in which
+    Nova makes them. There are none when Nova finds out later, or has no such rule.
     """
 
     numbers: tuple[int, ...]
@@ -121,7 +122,7 @@ NOT_HERE: Final = {
     ),
     6: (
         "The server is not locked, unless an administrator asks.",
-        "Who may write the lab's directory is its administrator, so a lock hinders nobody; a move leaves it as it is.",
+        "Whoever may run droveway is an administrator, whom the lock does not stop; the lock stays as it is.",
     ),
     14: (
         "The disk configuration that is asked for suits the image.",
@@ -129,7 +130,7 @@ NOT_HERE: Final = {
     ),
     25: (
         "Nobody else gave the server a task meanwhile.",
-        "Looked at again when the move begins: the first step that writes compares, and the move ends undone.",
+        "Looked at again when the move begins: if the server has a task by then, the move ends undone.",
     ),
 }
 """Nova's checks that have no rule here: what each requires, and why it has none."""

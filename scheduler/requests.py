@@ -56,7 +56,10 @@ def rules(options: cfg.ConfigOpts.GroupAttr) -> Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class MoveRequest:
-    """Where a server may go. ``flavor`` is the data of a Flavor object, ``request_spec`` a whole RequestSpec object."""
+    """What a move asks of the host that the server goes to.
+
+    ``flavor`` is the data of a Flavor object, ``request_spec`` a whole RequestSpec object.
+    """
 
     server: str
     name: str
@@ -66,7 +69,10 @@ class MoveRequest:
     request_spec: Mapping[str, Any]
     source_cell: str
     cells: Mapping[str, str]
-    """The cells that the request allows, each with the reason against it for this server, empty for none."""
+    """Cell → the reason why this server may not go there, or an empty string when it may.
+
+    Cells to which the request itself does not lead are left out.
+    """
     source_host: str
     """Empty for a server that is on no host."""
     boot_from_volume: bool
@@ -187,14 +193,18 @@ def query(
     if len(groups) + sum(len(port.groups) for port in request.ports) > 1:
         pairs.append(("group_policy", specs.get("group_policy", "none")))
     pairs.append(("root_required", f"!{DISABLED_TRAIT}"))
-    # A group may forbid any host, so for its members none may be cut off; nor may the one that was named.
+    # The limit cuts off candidates.  The host group of a server may forbid any of the first ones, and a named host may
+    # be among the last ones: such queries have no limit.
     if request.group is None and target_provider is None:
         pairs.append(("limit", str(MAX_RESULTS)))
     return pairs
 
 
 def of_ports(ports: Iterable[PortResources]) -> Iterator[tuple[str, str]]:
-    """Return the pairs of a query for what ports ask for; Nova names each group after the port's, too."""
+    """Return the pairs of a query for what ports ask for.
+
+    Each group of resources in the query is named by the id of the port's group, as Nova names it.
+    """
     for port in ports:
         for group in port.groups:
             yield f"resources{group.id}", listed(group.resources)

@@ -15,13 +15,18 @@ from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
 _ACCELERATED = "accelerator-direct"
-WAITED: Final = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
-STOOD: Final = frozenset(
+SETTLEABLE_VM_STATES: Final = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
+"""The states of a server from which `move settle` lets its move wait for confirm or revert again."""
+SETTLEABLE_MIGRATIONS: Final = frozenset(
     {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
 )
-"""The states of a server and of its migration from which `move settle` lets the move wait again."""
+"""The states of a migration from which `move settle` lets its move wait for confirm or revert again."""
 _OWN: Final = frozenset({*RESIZING, TaskState.RESIZE_REVERTING})
-"""Tasks of the move itself. A server that waits has one of them when its cell was put back from an older copy."""
+"""The tasks that the move itself gives the server.
+
+A server whose move waits for confirm or revert has none. If it shows one, its cell's database was *put back*: an older
+copy of the database has replaced it.
+"""
 
 
 def no_open_move(facts: Facts) -> str | None:
@@ -84,7 +89,7 @@ def tells_what_ports_ask(facts: Facts) -> str | None:
     if not silent or (named is None and not facts.holds_for_ports):
         return None
     has = (
-        f"whose port {named} names in its binding who guarantees it bandwidth or packet rates"
+        f"whose port {named} has an allocation of bandwidth or packet rates in its binding"
         if named is not None
         else f"which holds {', '.join(facts.holds_for_ports)} for its ports in Placement"
     )
@@ -194,7 +199,7 @@ def target_is_another_host(facts: Facts) -> str | None:
 
 
 def target_is_in_its_cell(facts: Facts) -> str | None:
-    """Require that a named host or cell is that of the server's own cell, unless servers may leave their cell."""
+    """Require that a named host is in the server's own cell and no other cell is named, unless servers may leave it."""
     server, target = facts.server, facts.target
     if target is not None and facts.to_cell not in (None, target.cell):
         return (
@@ -302,16 +307,17 @@ def _way_out(facts: EndFacts) -> str:
     if server.task_state == TaskState.DELETING:
         return "it is being deleted"
     own = server.task_state in _OWN and not (reverting and server.task_state == TaskState.RESIZE_REVERTING)
+    settled = server.vm_state in SETTLEABLE_VM_STATES and facts.migration in SETTLEABLE_MIGRATIONS
     if server.task_state not in (None, *_OWN):
         return "wait for its task, or end that with  openstack server set --state active SERVER"
     if facts.home not in ("", server.cell):
         return (
-            f"was Nova's API database put back from a copy, droveway move settle {facts.move} --cell api --reason TEXT "
-            f"maps the server to cell {facts.home} again; droveway audit says what else is wrong"
+            f"if Nova's API database was put back from a copy, droveway move settle {facts.move} --cell api --reason "
+            f"TEXT maps the server to cell {facts.home} again; droveway audit says what else is wrong"
         )
-    if own or server.host != facts.destination or server.vm_state not in WAITED or facts.migration not in STOOD:
+    if own or server.host != facts.destination or not settled:
         return (
-            f"was the database of cell {server.cell} put back from a copy, droveway move settle {facts.move} --cell "
+            f"if the database of cell {server.cell} was put back from a copy, droveway move settle {facts.move} --cell "
             f"{server.cell} --reason TEXT writes what the move left there; droveway audit says what else is wrong"
         )
     return (
@@ -352,10 +358,9 @@ def source_can_take_back(facts: EndFacts) -> str | None:
     if facts.destination_gone:
         return (
             f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}, "
-            f"and no other host can get the server's disks ({facts.elsewhere}): "
-            "start the worker of one that comes back, then droveway host enable that host and ask again; "
-            f"droveway move confirm {facts.move} leaves the server where it is; each host keeps its copy until "
-            "both are back"
+            f"and no other host can get the server's disks ({facts.elsewhere}): to revert, wait until one of the two "
+            "hosts is back, start its worker, say droveway host enable for it, and ask again; or leave the server "
+            f"where it is with  droveway move confirm {facts.move}, and each host keeps its copy until both are back"
         )
     return (
         f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "

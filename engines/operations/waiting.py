@@ -27,7 +27,7 @@ from droveway.persistence.nova import mappings, servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.printable import SHORT
-from droveway.scheduler.server_rules import STOOD, WAITED
+from droveway.scheduler.server_rules import SETTLEABLE_MIGRATIONS, SETTLEABLE_VM_STATES
 
 RESET: Final = "openstack server set --state active SERVER"
 """The command that ends a task of Nova's that never ends by itself."""
@@ -129,7 +129,7 @@ def _require_barred(move: Move, row: Instance, migration: Migration) -> None:
         raise Refused(
             f"server {name} has task {row.task_state}: wait until it ends, or end it with  {RESET}  and ask again"
         )
-    if row.vm_state not in WAITED or migration.status not in STOOD:
+    if row.vm_state not in SETTLEABLE_VM_STATES or migration.status not in SETTLEABLE_MIGRATIONS:
         raise Refused(
             f"server {name} is {row.vm_state} and the migration of move {short} {migration.status}, which does not "
             "come from a wait for confirm or revert: droveway audit says what else somebody changed"

@@ -98,7 +98,7 @@ def test_without_port_resource_request_only_guaranteed_ports_are_refused(lab: St
     lab.lab.cloud.set_extension(RESOURCE_REQUEST, missing=True)
     said = refused(lab, *words(move, "fast"))
     assert "Neutron lacks the extension port-resource-request" in said
-    assert f"server fast, whose port {gold.id} names in its binding who guarantees it" in said
+    assert f"server fast, whose port {gold.id} has an allocation of bandwidth or packet rates in its binding" in said
     network.set_profile(gold.id, {})
     said = refused(lab, *words(move, "fast"))
     assert f"server fast, which holds {EGRESS}, {INGRESS}, {PACKETS} for its ports in Placement" in said

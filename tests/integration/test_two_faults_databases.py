@@ -141,7 +141,8 @@ def test_a_cell_that_stays_as_it_was_put_back_is_rejected(tmp_path: Path) -> Non
 
 def test_the_way_out_of_a_cell_that_was_put_back_wants_a_persons_word() -> None:
     said = (
-        "was the database of cell cell1 put back from a copy, droveway move settle 1 --cell cell1 --reason TEXT writes"
+        "if the database of cell cell1 was put back from a copy, droveway move settle 1 --cell cell1 --reason TEXT "
+        "writes what the move left there"
     )
     (way,) = ways_out.commands(said)
     assert (way.wants, way.is_told()) == (databases.TRUE[0], True)

@@ -11,8 +11,8 @@ REST = ADVICE[State.NEEDS_OPERATOR].format(move="ab12") + (
     "; if nobody can mend that: droveway move settle ab12 copy_disks --as left --reason TEXT"
 )
 BARRED = (
-    "was the database of cell cell1 put back from a copy, droveway move settle ab12 --cell cell1 --reason TEXT writes "
-    "what the move left there; droveway audit says what else is wrong"
+    "if the database of cell cell1 was put back from a copy, droveway move settle ab12 --cell cell1 --reason TEXT "
+    "writes what the move left there; droveway audit says what else is wrong"
 )
 LET_WAIT = (
     "if nobody is at work on it, let it wait again with  "
