@@ -38,8 +38,8 @@ LOG = logging.getLogger(__name__)
 KEEPER_ROUND: Final = 1.0
 """Seconds between two rounds of the keeper, each of which reads seven times from the journal.
 
-A command that files a flow wakes the keeper sooner (`KEEPER_PROBE`).  A command that files none waits for the next
-round: it lifts a hold, or lets a parked move go on.
+A command that files a flow wakes the keeper sooner (`KEEPER_PROBE`).  Some commands file no flow: they lift a hold, or
+let a parked move go on.  The keeper acts on such a command in its next round.
 """
 
 KEEPER_PROBE: Final = 0.1
@@ -81,7 +81,7 @@ def conductor(
 
 
 def _options(site: Parts) -> MoveOptions:
-    """Read from the configuration what steps go by."""
+    """Read the options of moves from the configuration; steps of every flow use them."""
     conf = site.conf
     return MoveOptions(
         max_attempts=conf.scheduler.max_attempts,

@@ -115,13 +115,13 @@ class Parts:
             raise Refused(
                 f"the worker of host {host} is up, so the host is not off: droveway lab worker stop {host} first"
             )
-        if hosts and self.is_run():
+        if hosts and self.runs_moves():
             raise Refused(
                 f"another command runs this lab and may have started the worker of host {', '.join(hosts)} before it "
                 "was stopped: wait until that ends"
             )
 
-    def is_run(self) -> bool:
+    def runs_moves(self) -> bool:
         """Say whether any command is running the lab now."""
         from droveway.lab import lock
 

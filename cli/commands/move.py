@@ -331,7 +331,7 @@ def frozen_by(site: Site, move: View) -> str | None:
 def unattended(site: Site, move: Move | View) -> str | None:
     """Return the advice for a move that goes on only when a command runs its lab again; None when none is needed."""
     deleting = move.state == "verifying" and move.delete_requested
-    if move.hold or not (deleting or move.state in GOING) or site.is_run():
+    if move.hold or not (deleting or move.state in GOING) or site.runs_moves():
         return None
     if deleting:
         # A server that Nova has deleted cannot be found by its name. A confirm then releases what its move still holds.

@@ -156,7 +156,7 @@ class Watcher:
 
     def _is_carried(self) -> bool:
         if time.monotonic() - self._checked >= _RUN_CHECK:
-            self._is_run, self._checked = self._site.is_run(), time.monotonic()
+            self._is_run, self._checked = self._site.runs_moves(), time.monotonic()
         return self._is_run
 
 

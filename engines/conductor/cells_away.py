@@ -31,11 +31,11 @@ _COPIES_DISKS: Final = "copy_disks"
 
 
 def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
-    """Decide how the step ends; None where it is entered again.
+    """Decide how the step ends whose cell's database is away; None if the step is to be tried again.
 
-    While the step is tried again, the move's row names the cell that it waits for.  Where the cell is to owe the step,
-    the debt is recorded with ``sequence``, the number of the step's row in the history.  Raises what the database's
-    driver raises when another database is away too.
+    While the step is tried again, the move's row names the cell that the step waits for.  If the cell is to owe the
+    step, the debt is recorded with ``sequence``, the number of the step's row in the history.  Raises what the
+    database's driver raises when another database is away too.
     """
     away = _away(run)
     if not away:
@@ -120,8 +120,8 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
             code="cell-away",
         )
     return StepError(
-        f"{what}, and since the server's mapping was switched others may have met both copies of it: start it, or, if "
-        f'it is gone for good, say droveway cell down {cell} --i-made-sure "how you know", then '
+        f"{what}, and users may have seen and written both copies of the server since its mapping was switched: start "
+        f'that database, or, if it is gone for good, say droveway cell down {cell} --i-made-sure "how you know", then '
         f"droveway move retry {short}",
         code="cell-away",
     )
@@ -145,8 +145,9 @@ def nowhere(move_id: str, down: list[str]) -> str:
 def lives_in(run: Run, graph: Graph, mapped: str) -> str:
     """Name the cell whose rows of the server count: usually ``mapped``, the one that the server is mapped to.
 
-    If only that cell is declared down, the other cell of the move may stand in.  The source's does, unless an unshelve
-    has started its guest in the target cell.  The target's does only for a forward move that has copied all disks.
+    If only that cell is declared down, the rows in the other cell of the move may count instead.  The rows in the
+    source cell count, unless an unshelve has started the guest in the target cell.  The rows in the target cell count
+    only for a forward move that has copied all disks.
     """
     row, record = run.row, graph.kind_record
     other = row.source_cell if mapped == row.dest_cell else row.dest_cell

@@ -195,8 +195,8 @@ class MoveConductor(JobConductor):
             ]
         for move, hosts, ended in left:
             epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
-            # Raised first: our epoch replaces an older one in each fence, and is dropped together with the fence.
-            # So an older conductor cannot write any more.
+            # `_drop_fences` removes only fences that have our epoch.  So each fence is raised to our epoch first.  A
+            # conductor with an older epoch then finds no fence of its own, and without that it cannot write.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch, posting.flow)
             followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
@@ -260,7 +260,7 @@ class MoveConductor(JobConductor):
             atoms.build(graph, run),
             backend.load(),
             backend,
-            may_be_done=lambda failed: [*run.begun_before(failed), *overtaken.may_be_done(run, failed, graph)],
+            may_be_done=lambda failed: [*run.done_by_earlier_flow(failed), *overtaken.may_be_done(run, failed, graph)],
         )
         try:
             with fencing.guarding_calls(self._resources.journal, posting.move, epoch):
@@ -302,7 +302,7 @@ class MoveConductor(JobConductor):
     def _write_tombstone(self, move: Move, epoch: int) -> None:
         """Keep workers from taking commands of a move that has ended and owes nothing.
 
-        While a debt of the move stands, nothing is written: the debt is settled by a command.
+        While a debt of the move is unpaid, no tombstone is written: a worker must still take the command that pays it.
         """
         with self._resources.journal.read() as session:
             owing = debts.outstanding(session, move.id)
@@ -376,7 +376,7 @@ class MoveConductor(JobConductor):
         return cells_away.nowhere(move.id, down) if down and down == _cells(move) else ""
 
     def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
-        """Write into the move's row which cell its flow waits for; None: for none any more.
+        """Write into the move's row which cell its flow waits for; with None, that it waits for no cell.
 
         While a flow that has begun waits, the keeper gives its room to other moves.
         """
@@ -450,7 +450,10 @@ class Conductor:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim nothing more, park what runs at its next boundary, and return when all is given back."""
+        """Claim no more flows, and end each run before its next step; return when every flow has been given back.
+
+        A flow that was given back goes on when a conductor claims it again.
+        """
         self._conductor.stopping.request()
         self._conductor.stop()
         if self._thread.ident is not None:

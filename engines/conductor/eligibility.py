@@ -36,7 +36,8 @@ class Known(NamedTuple):
 def chosen(kind: str, pinned: int | None) -> Graph:
     """Return the newest graph of the kind whose actions are all within the ``pinned`` level.
 
-    When there is none, return the newest graph of all: its steps say what the hosts lack.
+    If there is none, return the newest graph of all.  The callers then refuse the move, and name the action of that
+    graph which lies beyond the level.
     """
     serving = (each for each in registry.versions(kind) if not _beyond(each.required, pinned))
     return next(serving, registry.latest(kind))
@@ -98,8 +99,9 @@ def uncheckable(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
 def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str]:
     """Return every action, as ``action@version``, that a move may ask a host for at the ``pinned`` level.
 
-    Its flows and its confirm policy ask for them.  ``own`` is the graph of the move's first flow: counted are its
-    actions and those of flows that may follow it.  None: those of all flows that belong to a move to another host.
+    The move's flows and its confirm policy ask for them.  ``own`` is the graph of the move's first flow.  With it, the
+    result has the actions of that graph and of the flows that may follow it.  Without it, the result has the actions of
+    every flow that a move to another host may have.
     """
     record = own.kind_record if own is not None else None
     followed = [kind for kind in registry.kinds() if _may_follow(kinds.of(kind), record)]
@@ -108,17 +110,23 @@ def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str
 
 
 def _may_follow(kind: Kind, own: Kind | None) -> bool:
-    """Tell whether a flow of the kind may come after one of the ``own`` kind; None: after any move to another host."""
+    """Tell whether a flow of the kind may come after a flow of the ``own`` kind.
+
+    If ``own`` is None, tell whether a move to another host may have a flow of the kind.
+    """
     if own is None:
         return kind.has_migration
     return kind.deletes or (kind.ends_wait and kind.crosses_cells == own.crosses_cells)
 
 
 def pinned_below(pinned: int | None, own: Graph | None = None) -> str:
-    """Say why no move can be made while the level is pinned; empty when one can.  ``own``: see `needed`."""
+    """Name the action that rules a move out, since it lies beyond the ``pinned`` level; empty when no action does.
+
+    The actions are those of `needed`, which also explains ``own``.
+    """
     return _beyond((name.partition("@")[0] for name in needed(pinned, own)), pinned)
 
 
 def _beyond(actions: Iterable[str], pinned: int | None) -> str:
-    """Say why an action cannot be asked for: the first one beyond the pinned level; empty when none is."""
+    """Say why the first of these actions beyond the pinned level cannot be asked for; empty when none is beyond it."""
     return next((why for action in sorted(actions) if (why := unsupported(None, action, pinned))), "")

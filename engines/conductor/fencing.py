@@ -57,7 +57,7 @@ _CLAIMED_MOVE: Final = (
 """The move's id while the claim stands; the claim is locked before the move's row is looked for."""
 _SAME_MOVE: Final = _MOVES.alias()
 _RECORDED: Final = sa.exists().where(_SAME_MOVE.c.id == sa.bindparam("move"), _SAME_MOVE.c.before.is_not(None))
-"""A subquery: SQLite 3.40 takes no column for NULL in what an UPDATE returns, so a plain test is always true."""
+"""A subquery, because a plain test is always true in SQLite 3.40: no column counts as NULL in an UPDATE's RETURNING."""
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
 _FIRST_CLAIM: Final = sa.insert(Claim).values(claimed_at=sa.func.utc_now())
 _NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE).values(claimed_at=sa.func.utc_now())
@@ -93,7 +93,7 @@ class Quarantined(DrovewayError):
     code = "quarantined"
 
     def __init__(self, message: str, epoch: int) -> None:
-        """``epoch`` is that of the claim that was just given back: the move may be parked under it."""
+        """``epoch`` is the epoch of the claim that was just given back: the move may be parked under this epoch."""
         super().__init__(message)
         self.epoch = epoch
 
@@ -269,8 +269,10 @@ def mirror(
 
     Raises `droveway.errors.Fenced` when the node stands higher or the move has ended.  With the ``journal``, a missing
     node is made only while the claim stands there.  So a conductor that was paused while the move ended and was purged
-    leaves no node behind.  ``claimed`` is the move that was claimed, if the fence has another name than that move: the
-    keeper purges kept disks under a fence of their own.
+    leaves no node behind.
+
+    ``move_id`` is the name of the fence, which in most cases is the id of the claimed move.  When the keeper purges
+    kept disks, the fence has a name of its own: then ``claimed`` is the id of the claimed move.
     """
     path = epoch_path(move_id)
     data = str(epoch).encode()

@@ -1,4 +1,8 @@
-"""Writes the history of a move: one row for each run of a step in a direction, in the transaction of its state."""
+"""Writes the history of a move: one row for each run of a step in a direction.
+
+A row is written in the transaction that stores the new state of the step's atom.  An *atom* is what TaskFlow calls a
+step in one flow.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +71,7 @@ class History:
         return self._runs
 
     def sequence(self, step: str, direction: str) -> int:
-        """Return the number of the step's open row: the attempt in the keys of its commands.
+        """Return the number of the step's open row, which is also in the keys of the step's commands.
 
         Raises DrovewayError when the step has no open row.
         """

@@ -1,8 +1,8 @@
 """Asks hosts through their nodes in ZooKeeper: a command survives crashes of both sides, and acts at most once.
 
 A command is a node ``/hosts/HOST/commands/KEY``, and its answer is ``/hosts/HOST/results/KEY``.  The command's node is
-made once, and only while the epoch's node has the version that the claim gave it.  The key's attempt is the number of
-the step's row in the history.  A conductor that finds its command there already adopts it: it writes its own epoch into
+made once, and only while the epoch's node has the version that the claim gave it.  KEY has the number of the step's
+row in the history.  A conductor that finds its command there already adopts it: it writes its own epoch into
 it and waits.  The worker runs one command of a server at a time.  So an undo waits there until the step's own command,
 which was withdrawn but may have begun, has ended.
 
@@ -101,9 +101,12 @@ class Fence(NamedTuple):
     version: int
 
 
-def key_of(flow: str, step: str, direction: str, attempt: int, part: str = "") -> str:
-    """Return the key of a command; ``part`` tells apart the commands of one attempt."""
-    key = f"{flow}.{step}.{direction}.{attempt}"
+def key_of(flow: str, step: str, direction: str, sequence: int, part: str = "") -> str:
+    """Return the key of a command.
+
+    ``sequence`` is the number of the step's row in the history.  ``part`` tells apart the commands of one such row.
+    """
+    key = f"{flow}.{step}.{direction}.{sequence}"
     return f"{key}.{part}" if part else key
 
 
@@ -184,8 +187,8 @@ class HostChannel:
                     result = None if answer.known is False and not waited else self._read_result(command, check)
                     if result is None:
                         up = worker.look()
-                        # An event uses the watch up.  It is set again before the wait.  An answer that has come by
-                        # then makes the wait needless.
+                        # An event uses up the watch on the answer, so `answer.look` sets it again before the wait.
+                        # If the answer has come by then, there is nothing to wait for.
                         came = answer.known is None and answer.look()
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away

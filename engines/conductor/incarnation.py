@@ -105,7 +105,7 @@ def compare(mark: Mark | None, connection: Executor) -> int | None:
 def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) -> None:
     """Let the mark say that this epoch was given out; a higher one stays.
 
-    Raises `Restored` when the mark is that of another journal, or cannot be read.
+    Raises `Restored` when the mark belongs to another journal, or cannot be read.
     """
     if incarnation is None:
         return

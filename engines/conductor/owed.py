@@ -18,4 +18,7 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     direction: Direction = "revert"
     after: str = ""
-    """The host that first has to show its own copy of the server's disks; empty: none has to."""
+    """The host that is asked, before the debt is paid, whether its own copy of the server's disks is whole.
+
+    If it is not, the debt is not paid yet.  Empty when no host is asked.
+    """

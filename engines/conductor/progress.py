@@ -61,7 +61,8 @@ class ProgressNote:
                     sa.update(Move)
                     .where(Move.id == self._move)
                     .ordered_values(
-                        # The time stays when the amount does: what an earlier claim wrote is no progress of this one.
+                        # If the amount is the one in the row, progress_at stays as it is.  The amount was then reported
+                        # under an earlier claim already, and is no progress under this one.
                         # This column comes first: in MariaDB a later one would compare with the new amount.
                         (
                             Move.progress_at,

@@ -89,7 +89,8 @@ class RecordMirror:
     def note(self, move: Move, *, returned: int = 0) -> None:
         """Write the mirror anew when the move has recorded more since the last call; raises what the store raises.
 
-        ``returned``: the number of the host that its revert tries now in the place of a dead source; 0: none.
+        ``returned`` is the number of the host that the move's revert tries now in the place of a dead source; 0 if
+        there is no such host.
         """
         facts = (move.before is not None, _was_stopped(move.before), move.storage, move.attempt, returned)
         if facts == self._mirrored:
@@ -135,10 +136,12 @@ def mirrored(store: Store) -> Mapping[str, Recorded]:
 
 
 def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
-    """Fill the move's row with what it lacks and the mirror has; return whether its flow has tried another host since.
+    """Fill the move's row with what the mirror has and the row lacks.
 
-    What the row says already stays, for the mirror may be older than the journal.  Only the record of the server
-    before its move is replaced, when the mirror says that the server was stopped in the middle of the move.
+    Returns whether the move's flow has tried another host after the adopted copy of the journal was made.
+
+    What the row says already stays, for the mirror may be older than the journal.  There is one exception: the record
+    of the server before its move is replaced if the mirror says that the server was stopped in the middle of the move.
     """
     if move.before is None or _was_stopped(recorded.before):
         move.before = recorded.before

@@ -207,8 +207,8 @@ class MoveRun:
         """Raise Parked for a stop or a hold, Cancelled for a cancel or a delete if ``cancellable``.
 
         A cancel or a delete does not undo a confirm or revert: that ends first, and the server is deleted then.
-        A flow is not cancelled once a host may have been asked for the point of no return.  Otherwise its undo
-        would take the cancel as proof that the guest was never started there.
+        A flow is not cancelled once a host may have been asked for the step of the point of no return.  Otherwise the
+        flow's undo would take the cancel as proof that this host did nothing, for instance did not start the guest.
         """
         if step == self._no_return:
             self._past_no_return = direction == "execute" and (
@@ -240,11 +240,11 @@ class MoveRun:
         return overtaken.is_behind(self)
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Tell whether a flow that `is_behind` parks at this step and does not fail: its undos know too little."""
+        """Tell whether an error at this step parks the flow, whose undos would not know what to bring back."""
         return overtaken.may_not_turn_back(self, step)
 
     def require_rows_agree(self, ctx: Context) -> None:
-        """Raise StepError if the rows show the move elsewhere; Parked if the database of a cell was put back."""
+        """Raise StepError if the rows contradict what the journal says of the move; Parked if they were put back."""
         overtaken.require_way(ctx)
         older_rows.require_own(ctx)
 
@@ -320,7 +320,7 @@ class MoveRun:
             moves.note_evacuated(session, self.move_id, why)
 
     def abandon(self, ctx: Context, error: StepError) -> NoReturn:
-        """Close rows and allocations, let each host owe a stop of its guest, end flow and move; raises Parked."""
+        """End a move whose server Nova has evacuated; its other hosts now owe a stop of the guest; raises Parked."""
         move, back, placement = self.move(), ctx.return_host, self.cloud.placement
         with self.intent("placement", "release the migration"):
             left = leaving.close_rows(self.cells, ctx.cell, placement, move, self.asked_as, self.epoch, back=back)
@@ -355,7 +355,7 @@ class MoveRun:
         entered: Direction = "revert",
         after: str = "",
     ) -> None:
-        """Record a debt: the host still has to carry out the action, or its undo."""
+        """Record a debt of the host; `droveway.flows.run.Run.owe` explains ``direction``, ``entered`` and ``after``."""
         owed = Owed(
             flow=self.flow_uuid,
             step=step,
@@ -429,7 +429,7 @@ class MoveRun:
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's action carries: the move's first if this one `goes_on`, else this one."""
+        """Return the uuid in Nova's request id: this flow's, or the move's first flow's if this flow `goes_on`."""
         return self.history.runs()[0].flow_uuid if self.goes_on() else self.flow_uuid
 
     def goes_on(self) -> bool:
@@ -437,8 +437,8 @@ class MoveRun:
         runs = self.history.runs()
         return across(self.kind) is not None and bool(runs) and runs[0].flow_uuid != self.flow_uuid
 
-    def begun_before(self, failed: str) -> list[str]:
-        """Name the steps after the failed one: if this flow `goes_on`, the flow before it may have done them."""
+    def done_by_earlier_flow(self, failed: str) -> list[str]:
+        """Name the steps after the failed one that an earlier flow may have done; none unless this flow `goes_on`."""
         names = [step.step_name() for step in self.graph.steps]
         return names[names.index(failed) + 1 :] if failed in names and self.goes_on() else []
 
@@ -559,7 +559,7 @@ class MoveRun:
 
     def _require_claim(self, known: bool, epoch: int | None) -> None:
         if not known or epoch != self.epoch:
-            # Waiting for an answer would be in vain: the new owner takes the answer and removes it.
+            # There is nothing to wait for: the new owner of the move takes the host's answer and removes it.
             fenced = Fenced(f"epoch {self.epoch} of move {self.move_id} no longer stands: {epoch} does")
             self.backend.detach(fenced)
             raise fenced

@@ -26,7 +26,7 @@ from droveway.wire.commands import Command, Result
 from droveway.wire.values import Direction
 
 GRACE: Final = 15.0
-"""Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
+"""Seconds for which the conductor waits for an answer after the deadline, at which the worker ends the command."""
 
 
 class Silence(NamedTuple):

@@ -63,7 +63,9 @@ class StepMark:
             if seen == new:
                 return ""
             if seen.seq >= seq:
-                # A later row is marked already: the step is entered again, or an older journal gives numbers out twice.
+                # The mark has this number or a higher one.  Either this step is entered again after a later one was
+                # marked, or the journal was put back and gives numbers out again.  Only in the first case does the
+                # journal have the step that the mark names, and `_why` lets this step act.
                 return _why(self._journal, self._move, seen)
             self._last = (new, version + 1) if self._coordination.put(path, data, version=version) else None
 

@@ -31,7 +31,7 @@ class Steps:
     """Logs how the steps of one claimed flow begin and end, except failures, which `droveway.flows.step` logs."""
 
     def __init__(self, move_id: str, without_undo: Collection[str] = ()) -> None:
-        """``without_undo`` names the steps that have no undo; that nothing was undone is logged at debug level."""
+        """``without_undo`` names the steps that have no undo: their undo does nothing, and is logged at debug level."""
         self._move = move_id[:SHORT]
         self._without_undo = without_undo
         self._taken_up = time.monotonic()

@@ -86,7 +86,7 @@ class Admission:
             self._taken.update(wanted)
         elif not self._one_waits:
             self._one_waits = True
-            # A move that ends makes room in EVERYWHERE as well as in its other places, so none has to be kept there.
+            # Room is kept for this move in all of its places except EVERYWHERE: each move that ends makes room there.
             self._taken.update(place for place in wanted if place is not EVERYWHERE)
         return full
 

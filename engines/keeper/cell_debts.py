@@ -187,9 +187,11 @@ class CellDebts:
     def _do(self, debt: Debt, owing: _Owing, epoch: int) -> None:
         run, owed = DebtRun(self, owing, epoch), owing.owed
         if debt.action in (debts.CLOSE_EVENTS, debts.HIDE) and owing.home == debt.cell:
-            return  # the server lives there again: the flow that brought it back has closed and shown what is there
+            # The server lives there again.  The flow that brought it back has closed its events, and its copy is shown.
+            return
         if debt.action == debts.FINISH and owing.home != debt.cell:
-            return  # the server has gone back since, and its copy here is hidden and removed
+            # The server has gone back since.  Its copy in this cell is hidden, and is removed.
+            return
         reads: Any = run  # DebtRun has all that a step which writes rows reads of its run
         ctx = Context(reads, owed.step, owed.direction, run.row, owing.attempt, {}, None, must_go_on=True)
         step = run.graph.by_name[owed.step](reads)

@@ -47,14 +47,15 @@ AWAY: Final = 5.0
 """Seconds for which the collector waits for a host that is away again."""
 
 TRY_AGAIN: Final = 60.0
-"""Seconds after which a debt that could not be settled is tried again."""
+"""Seconds after which the collector tries again to pay a debt that it could not pay."""
 
 
 def _fence_of(debt: Debt) -> str:
-    """Name the fence under which the debt is settled, which is also the move's id in the command.
+    """Name the fence under which the debt is paid.  The name is also the move's id in the command.
 
-    Most debts are settled under the fence of their move.  A purge of kept disks has a fence of its own: its move has
-    ended for its hosts, so that it is not in the way of the server's later moves.
+    Most debts are paid under the fence of their move.  A purge of kept disks has a fence of its own.  It comes long
+    after the move has ended for its hosts.  With a fence of its own it leaves the move's tombstone in place, and is not
+    in the way of later moves of the server.
     """
     return f"{debt.move_id}.kept" if debt.action == debts.PURGE else debt.move_id
 
@@ -78,7 +79,10 @@ def _question(asked: Command, host: str, action: str, part: str) -> Command:
 
 
 class Collector:
-    """Settles debts, in a thread of its own between `start` and `stop`, or one `round` at a time."""
+    """Pays debts, in a thread of its own between `start` and `stop`, or one `round` at a time.
+
+    The journal calls a debt *settled* once it is paid or void.
+    """
 
     def __init__(
         self,
@@ -109,16 +113,16 @@ class Collector:
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
 
     def start(self) -> None:
-        """Begin to collect."""
+        """Begin to pay debts."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and return when it has; the next collector begins anew with a debt that is being settled now."""
+        """End, and return when it has.  If a debt is being paid now, the next collector begins anew with it."""
         self._wakeup.set()
         self._thread.join()
 
     def round(self) -> None:
-        """Settle what hosts and cells that are up owe.
+        """Pay the debts of the hosts and cells that are up.
 
         Raises as `droveway.engines.conductor.incarnation.require` does.
         """
@@ -130,7 +134,7 @@ class Collector:
             due = [debt for debt in debts.collectable(session) if self._is_due(debt, now)]
         of_cells = [debt for debt in due if debt.cell is not None]
         due = [debt for debt in due if debt.cell is None]
-        # When a debt could not be settled, the host's later debts for the same move wait too: they build on it.
+        # When a debt could not be paid, the host's later debts for the same move wait too: they build on it.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
         wanted = [
             debt for debt in due if (debt.move_id, debt.host) not in waits and SINCE.get(debt.action, 1) <= self._level
@@ -201,15 +205,15 @@ class Collector:
                 continue
             if why:
                 self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
-            if why or not self._settle(debt, epoch):
+            if why or not self._pay(debt, epoch):
                 break
         self._write_tombstone(move_id, epoch)
         fencing.release(self._journal, move_id, epoch)
 
-    def _settle(self, debt: Debt, epoch: int) -> bool:
-        """Let the host settle one debt; False when it did not, and the later ones have to wait for it.
+    def _pay(self, debt: Debt, epoch: int) -> bool:
+        """Let the host pay one debt; return False when it did not, and the later debts have to wait for this one.
 
-        Right before, the debt is compared with the server's rows.  Raises as
+        Right before that, the debt is compared with the server's rows.  Raises as
         `droveway.engines.keeper.returning.FindHome` does.
         """
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
@@ -323,7 +327,7 @@ class Collector:
             owed = msgspec.convert(debt.details, type=Owed)
             story.tell_paid(debt.move_id, f"host {debt.host}", debt.action, owed.step, owed.direction)
         else:
-            LOG.warning("Debt %s of host %s could not be settled: %s", debt.id, debt.host, printable(error))
+            LOG.warning("Debt %s of host %s could not be paid: %s", debt.id, debt.host, printable(error))
 
     def _write_tombstone(self, move_id: str, epoch: int) -> None:
         with self._journal.read() as session:

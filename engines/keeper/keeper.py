@@ -154,10 +154,10 @@ def read_snapshot(
 ) -> Snapshot:
     """Read the snapshot.
 
-    The board is read before the journal: a flow that ends between the two is at worst taken for one that is still to
-    run.  Of the queue, the snapshot has the moves that are offered, those that there may be room for, and the oldest,
-    for which room is kept.  Raises `droveway.persistence.restored.Restored` for a journal that is older than what ran
-    on it.
+    The board is read before the journal.  In the other order, a flow that ends between the two reads would look like a
+    flow that still has to run and is not on the board.  Of the queue, the snapshot has the moves that are offered,
+    those that there may be room for, and the oldest, for which room is kept.  Raises
+    `droveway.persistence.restored.Restored` for a journal that is older than what ran on it.
     """
     racks = racks or {}
     posted, mark = board.posted(), incarnation.read_mark(coordination)
@@ -342,7 +342,7 @@ class Keeper:
             self._wakeup.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
 
     def _turn(self, *, woken: bool) -> bool:
-        """Do what is due now; return whether ZooKeeper or the journal was asked for it, and answered."""
+        """Do what is due now; return whether ZooKeeper or the journal has answered, so that an outage ends."""
         late = time.monotonic() >= self._due
         if late:
             self._due = time.monotonic() + self._every
@@ -399,8 +399,8 @@ class Keeper:
     def _end_wait(self, action: EndWait) -> None:
         """File the confirm or revert that the policy decided.
 
-        Nothing is filed when a person could not ask for it now either.  Nor is it when the move has another deadline
-        than the decision had: it has left that wait.
+        Nothing is filed when a person's request would be refused now too.  Nothing is filed either when the move has
+        another deadline than at the decision: then the move has left the wait for which the policy decided.
         """
         filing = self._allowed(action)
         if filing is None:
@@ -423,7 +423,10 @@ class Keeper:
             self.wake()
 
     def _allowed(self, action: EndWait) -> requests.Filing | None:
-        """Return how it is filed; None if a person could not ask for it now, asked anew after `RETRY_AFTER`."""
+        """Return how the confirm or revert is filed; None if a person's request would be refused now.
+
+        After a refusal, this is found out again when `RETRY_AFTER` has passed.
+        """
         last = self._refusals.get(action.move)
         if last is not None and time.monotonic() < last.again:
             return None

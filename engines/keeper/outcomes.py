@@ -125,8 +125,9 @@ def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -
 def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -> str | None:
     """Find the confirm or revert that had begun before an older copy of the journal was put back; None if none had.
 
-    In the copy the move still waits; the server's rows show what had begun.  That counts while no flow but the forward
-    one, which never leaves such rows, has run since the journal was adopted.
+    In that copy the move still waits for verification, but the server's rows show what had begun.  The rows count only
+    if no flow except the forward one has run since the journal was adopted.  A forward flow never leaves rows that look
+    like those of a confirm or revert.
     """
     with journal.read() as session:
         ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(_LEADS_TO_WAIT))

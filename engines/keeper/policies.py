@@ -1,6 +1,6 @@
 """Decides what a move's confirm policy does while the move waits for verification.  The decision is a pure function.
 
-`deadline` and `auto` confirm at their deadline; that of `auto` is at once.  `healthy` confirms as soon as the
+`deadline` confirms at its deadline, and `auto` at once.  `healthy` confirms as soon as the
 destination says that the guest is healthy, and reverts at its deadline when the destination says that it is not.
 `manual` waits for a person.
 
@@ -83,7 +83,7 @@ class CheckHealth:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """Write what the policy waits for; None: only for time and the guest."""
+    """Write what the policy waits for; None if it waits only for its deadline and for the guest."""
 
     move: str
     why: str | None
@@ -128,9 +128,9 @@ def act(
     if _is_fresh(waiting, now):
         if waiting.health is Health.PASSED:
             return _end_wait(waiting, "confirm")
-        if due and _is_later(waiting.asked, waiting.deadline):
+        if due and _has_reached(waiting.asked, waiting.deadline):
             return _end_wait(waiting, "revert")
-    checks: list[PolicyAction] = [CheckHealth(waiting.move)] if _is_later(now - CHECK_EVERY, waiting.asked) else []
+    checks: list[PolicyAction] = [CheckHealth(waiting.move)] if _has_reached(now - CHECK_EVERY, waiting.asked) else []
     return [*checks, *_wait(waiting, waiting.refused)]
 
 
@@ -185,6 +185,9 @@ def _is_fresh(waiting: Waiting, now: dt.datetime) -> bool:
     return waiting.health is not None and waiting.asked is not None and now - waiting.asked <= FRESH
 
 
-def _is_later(moment: dt.datetime | None, than: dt.datetime | None) -> bool:
-    """Tell whether the moment is not before ``than``; True if ``than`` is None, else False if the moment is None."""
-    return than is None or (moment is not None and moment >= than)
+def _has_reached(moment: dt.datetime | None, start: dt.datetime | None) -> bool:
+    """Tell whether the moment is ``start`` or later.
+
+    If ``start`` is None, every moment is, even one that is None.  Else a moment that is None is not.
+    """
+    return start is None or (moment is not None and moment >= start)

@@ -1,7 +1,7 @@
-"""Compares what a host owes with the server's rows before it is paid: the server may need it no more.
+"""Compares the debt of a host that comes back with the server's rows before the debt is paid.
 
-A host that was declared down may be back after weeks.  By then the server may live there again.  To pay what was owed
-for a move of long ago would stop its guest or remove its disks: such a debt is void.
+A host that was declared down may come back after weeks.  By then the server may live there again.  To pay a debt of a
+move of long ago would then stop the server's guest or remove its disks.  Such a debt is *void*: it is never paid.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ FindHome = Callable[["Move"], Home]
 
 
 def homes(api: Database, cells: Cells) -> FindHome:
-    """Return a function that finds it in the cells' databases."""
+    """Return a function that finds the server's home in the databases of the cells."""
 
     def find(move: Move) -> Home:
         cell = mappings.home_cell(api, move.server, move.source_cell, move.dest_cell)
@@ -64,7 +64,8 @@ def why_void(home: Home, move: Move, host: str, action: str, direction: Directio
     what = (action, direction)
     # If both hosts share a directory, this undo gives the destination its copy back.
     takes_back = what == _TAKES_BACK and host == move.dest_host != move.source_host
-    # keep_copy takes the move's mark off a confirmed copy, so it is owed only where the server lives.
+    # keep_copy removes the move's marker from the disks and the guest of a confirmed move.  So it is owed only by the
+    # host where the server lives.
     if takes_back or what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
         if home.gone:
             stands = takes_back or what in _AFTER_DELETION

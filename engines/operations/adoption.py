@@ -74,7 +74,7 @@ class OfInstallation(Memory):
             mark = None
         registered = registrations.workers(coordination)
         self.journal = journal
-        self.epoch = max([mark.epoch if mark is not None else 0, *_mirrored(coordination)])
+        self.epoch = max([mark.epoch if mark is not None else 0, *_epochs_in_zookeeper(coordination)])
         self.step = step_marks.highest(coordination, MOVES)
         self.workers = [each for host, each in registered.items() if host not in ignored]
         self.doubt = incarnation.GAP if mark is None else 0
@@ -129,7 +129,7 @@ def _above(session: orm.Session, memory: Memory) -> tuple[int, int]:
     return max([highest, *(each.epoch for each in workers)]), max([last, *seen]) + incarnation.GAP
 
 
-def _mirrored(coordination: Coordination) -> list[int]:
+def _epochs_in_zookeeper(coordination: Coordination) -> list[int]:
     found = []
     for move in coordination.children(MOVES):
         node = coordination.get(epoch_path(move))
@@ -178,9 +178,10 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     """Let every step of a flow that goes forward run once more: each finds its work done, or does it.
 
     After the copy was made, the flow may have gone further and may also have been undone again.  So no step of the copy
-    counts as done, except steps that only found something out.  A flow that was being undone is undone further.  With
-    ``anew`` the flow has given up the destination that the copy names: it begins again with the choice of a
-    destination, which takes the last one that was tried.
+    counts as done, except steps that only found something out.  A flow that was being undone is undone further.
+
+    ``anew`` says that the flow has given up the destination that the adopted copy names.  Then the flow begins again
+    with the step that chooses a destination.  This step takes the last destination that was tried.
     """
     flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
     if flow is None or flow.ended_at is not None or (flow.kind, flow.version) not in registry.GRAPHS:
@@ -192,7 +193,7 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
         again += [graph.steps[-1].step_name(), Alternates.title]
     elif resting.turned_back(session, flow.uuid):
         return
-    resting.call_unrun(session, flow.uuid, again)
+    resting.let_run_again(session, flow.uuid, again)
 
 
 def _continue_numbers(session: orm.Session) -> None:

@@ -73,7 +73,11 @@ def estimate(
 
 
 def _bytes(site: Site, facts: Facts, hosts: tuple[str, str], storage: str, moved: int | None) -> _Bytes:
-    """Tell what is to be sent: what the lab counts, else what the disks of the present flavor can have at most."""
+    """Tell how many bytes are to be sent.
+
+    ``moved`` is their number if it is known, which is so in a lab.  If it is None, the result is the most that the
+    disks of the present flavor can hold.
+    """
     if storage == "same-host":
         return _Bytes(0, at_most=False, why="no disk is sent; the copy that the host makes for itself is not counted")
     if moved is not None:
@@ -95,7 +99,10 @@ def _bytes(site: Site, facts: Facts, hosts: tuple[str, str], storage: str, moved
 
 
 def _rate(site: Site, hosts: tuple[str, str], *, by_image: bool) -> _Figure:
-    """Bytes a second of the copies between these hosts, else of all; small copies count for as little as they are."""
+    """Return the bytes a second of past copies between these hosts, or of all past copies if there were none.
+
+    It is the sum of all bytes divided by the sum of all seconds, so that a small copy counts less than a large one.
+    """
     for between in (hosts, None):
         wanted = Wanted(kinds=_kinds(), hosts=between, storage="copy", by_image=by_image)
         copies = list(_copies(past_moves.newest(site.journal, wanted, steps=_STEPS, limit=MOST)))
@@ -106,7 +113,7 @@ def _rate(site: Site, hosts: tuple[str, str], *, by_image: bool) -> _Figure:
 
 
 def _copies(found: list[PastMove]) -> Iterator[tuple[int, float]]:
-    """Bytes and seconds of each move whose disks went in one go."""
+    """Yield the bytes and seconds of each move whose disks were copied in a single run of the step."""
     for move in found:
         copied = move.only(_COPY)
         sent = int((copied.result or {}).get("bytes", 0)) if copied is not None else 0
@@ -115,7 +122,7 @@ def _copies(found: list[PastMove]) -> Iterator[tuple[int, float]]:
 
 
 def _pause(site: Site, graph: Graph) -> _Figure:
-    """Seconds from the stop to the start of the guest without what copying took, as in the middle one of past moves."""
+    """Return the seconds from the stop to the start of the guest, less the time of the copy: the past moves' median."""
     wanted = Wanted(kinds=_kinds(crosses_cells=graph.kind_record.crosses_cells))
     pauses = list(_pauses(past_moves.newest(site.journal, wanted, steps=_STEPS, limit=MOST)))
     if not pauses:

@@ -18,9 +18,9 @@ from droveway.scheduler import preconditions
 def require_end(site: Parts, move: Move, kind: str) -> bool:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
-    It is called before a person's request and before a policy's.  A move that does not wait for verification, or whose
-    server is gone, breaks no rule: the request itself says what becomes of it.  Returns whether this end had begun
-    before an older copy of the journal was put back.
+    It is called before a person's request and before a policy's.  If the move does not wait for verification, or its
+    server is gone, nothing is raised here: `move_requests.end`, which files the request next, handles these cases.
+    Returns whether this end had begun before an older copy of the journal was put back.
     """
     if move.state != State.VERIFYING:
         return False
@@ -74,10 +74,10 @@ def lost_its_target(site: Parts, move: Move, kind: str) -> bool:
 
 
 def _require_cells(site: Parts, move: Move, kind: str) -> None:
-    """Raise Refused while the end of a move between cells cannot have a cell that it needs.
+    """Raise Refused if a confirm or revert of a move between cells needs a cell that does not answer or is down.
 
-    Both ends need both cells, unless one is declared down.  A confirm cannot do without the target cell even then, and
-    a revert not without the source cell.
+    A confirm and a revert both need both cells, except for a cell that is declared down.  But a confirm always needs
+    the target cell, and a revert always needs the source cell.
     """
     cells = {move.source_cell, move.dest_cell or move.source_cell}
     if len(cells) == 1:

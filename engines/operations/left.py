@@ -32,7 +32,7 @@ from droveway.printable import SHORT
 
 
 class Books(enum.StrEnum):
-    """What the two consumers of a move, the server and the migration, hold in Placement."""
+    """The *books* of a move: which allocations in Placement belong to its server and which to its migration."""
 
     SOURCE = "the server holds its old flavor on the source"
     BOTH = "the server holds the destination's share, the migration the source's"
@@ -106,7 +106,10 @@ class Left:
     move: Move
     record: Before
     stands: Stands
-    """What one copy's rows should say: the copy that the server is mapped to, or the one of `in_cell`."""
+    """What the rows of one copy of the server should say.
+
+    `of` chooses the copy in the cell that the server is mapped to, and `in_cell` the copy in a given cell.
+    """
     destination: MoveAttempt | None
     """The alternate whose host the rows name; None while they name none."""
     claimed: MoveAttempt | None
@@ -239,13 +242,14 @@ def of(session: orm.Session, move: Move) -> Left:
     copies = _copies(move, state, done)
     stands, returns = copies.home, attempts.returns(session, move.id)
     went = next((kinds.of(row.flow) for row in reversed(rows) if kinds.of(row.flow).carries is Carries.BACK), None)
-    known = kinds.of(move.kind).has_migration
+    has_migration = kinds.of(move.kind).has_migration
     return Left(
         move=move,
         record=before(move),
         stands=stands,
-        # Without a migration no row names an alternate that was given up, so the present one counts.
-        destination=tried.get(stands.attempt if known else move.attempt),
+        # A row of a migration may still name an alternate that was given up: ``stands`` has the number of that one.
+        # A move without a migration has no such row, so its present alternate counts.
+        destination=tried.get(stands.attempt if has_migration else move.attempt),
         claimed=tried.get(_claimed(done) or move.attempt),
         books=_RESTING_BOOKS.get(state, Books.SOURCE) if state in RESTS else _last(done, _HOLDS, Books.SOURCE),
         new_spec=state in (State.VERIFYING, State.DONE) if state in RESTS else _last(done, _NAMES_FLAVOR, False),
@@ -341,7 +345,7 @@ def _claimed(done: list[MoveStep]) -> int:
 
 
 def _last(done: list[MoveStep], known: dict[tuple[str, str], Any], first: Any) -> Any:
-    """Return the value in ``known`` of the last step that has one; ``first`` when none has."""
+    """Return the value in ``known`` of the last step that has a value there; ``first`` when no step has one."""
     found = [known[row.step, row.direction] for row in done if (row.step, row.direction) in known]
     return found[-1] if found else first
 

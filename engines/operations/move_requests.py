@@ -34,9 +34,9 @@ NEEDS_OPERATOR: Final = 4
 def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
     """Tell whether the move goes on without a person; ``now`` is the database's clock.
 
-    A move that waits for verification does not go on in two cases.  Its policy has noted that it waits for a host, and
-    that is one of those that are ``away``: somebody has to start it.  Or its policy has noted another reason, which
-    somebody has to mend.
+    A move that waits for verification does not go on in two cases.  In the first its policy has noted that it waits for
+    a host, and this host is one of the hosts ``away``: somebody has to start its worker.  In the second its policy has
+    noted another reason, which somebody has to mend.
     """
     state = State(move.state)
     if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
@@ -56,9 +56,10 @@ def _needs_mending(move: Move | sa.Row[Any]) -> bool:
 
 
 def carry(site: Site, move_id: str) -> Move:
-    """Wait until the move rests, and in a lab run it meanwhile; return the move as it was then.
+    """Have the move carried on until it rests, and return the move as it was then.
 
-    The move is not read again after the wait, since somebody else may let it go on at once.
+    In an installation daemons run the move, and this function waits.  In a lab this function runs it.  The move is not
+    read again afterwards, since somebody else may let it go on at once.
     """
     seen: Move
 
@@ -85,7 +86,10 @@ def confirm(session: orm.Session, move: Move) -> None:
 
 
 def revert(session: orm.Session, move: Move, *, shown: bool = False) -> None:
-    """File the revert flow; ``shown`` as for `requests.end_wait`."""
+    """File the revert flow.
+
+    A server that is to be deleted is reverted only with ``shown``: its rows show that the revert is done or has begun.
+    """
     flow = registry.reference(kinds.ending(move.kind, preconditions.REVERT).name)
     requests.end_wait(session, move, flow, shown=shown)
 

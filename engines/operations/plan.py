@@ -15,7 +15,7 @@ from droveway.scheduler.requests import listed
 
 
 def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
-    """Make the plan, under the keys of `move plan`, and store it for `move create --from-plan`.
+    """Make the plan as the JSON object that `move plan` prints, and store it for `move create --from-plan`.
 
     Raises `droveway.errors.Refused` with the rule that forbids the move.
     """

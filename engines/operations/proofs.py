@@ -111,7 +111,7 @@ class HostChecks:
             raise self.refused(f"host {host} is declared down and cannot show its copy")
 
     def show_image(self, image: str) -> None:
-        """Raise Refused unless the image is there with its data; nobody needs that of a deleted server."""
+        """Raise Refused unless the image is there with its data.  If the server is deleted, nobody needs its image."""
         if self.deleted or self.move.delete_requested:
             return
         service = self._site.cloud.images
@@ -305,5 +305,8 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
 
 
 def of(rests: Resting) -> Proof | None:
-    """Return what to ask before the step counts as done; None if that makes nothing on a host count as gone."""
+    """Return what to ask hosts before the step counts as done; None if there is nothing to ask.
+
+    Nothing is asked for a step after which nothing on a host counts as gone.
+    """
     return PROOFS.get((rests.flow.kind, rests.step, rests.direction))

@@ -19,7 +19,10 @@ def asked(site: Parts, transfer: str | None) -> str:
 
 
 def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) -> None:
-    """Raise `droveway.errors.Refused` if an option needs an image service, another cell or newer workers in vain."""
+    """Raise `droveway.errors.Refused` if the options need something that this move lacks.
+
+    That is an image service, a move into another cell, or workers that are new enough.
+    """
     crosses = graph.kind_record.crosses_cells
     wanted = asked(site, transfer) if crosses else transfer
     if wanted != transfers.IMAGE and not keep_image:

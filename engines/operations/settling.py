@@ -10,7 +10,7 @@ from sqlalchemy import orm
 
 from droveway import deadlines
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.taskflow.resting import Begun, begun, call_done
+from droveway.engines.conductor.taskflow.resting import Begun, begun, declare_done
 from droveway.engines.operations.proofs import Resting
 from droveway.engines.site.site import Site
 from droveway.errors import Fenced, Refused, ServerDeleted
@@ -61,7 +61,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     if done:
         if at.direction == "execute":
             _require_no_reader(session, move, step)
-        call_done(session, move.flow_uuid or "", at)
+        declare_done(session, move.flow_uuid or "", at)
     _fence(session, claim, who)
     now = database_time(session)
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
@@ -106,7 +106,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             deadlines.running("settle_left", site.conf.conductor.step_deadline),
             fencing.guarding_calls(site.journal, move.id, epoch),
         ):
-            _close_books(site, move, flow.uuid, epoch)
+            _close_records(site, move, flow.uuid, epoch)
         with site.journal.write() as session:
             fencing.check(session, move.id, epoch)
             now = database_time(session)
@@ -128,12 +128,12 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         if rests:
             fencing.release(site.journal, move.id, epoch)
         raise
-    # The claim is not released: this tells conductors to clear up after the end, and to remove commands to hosts.  The
-    # claim's owner does not begin with `OPERATOR`, which stands for a command that releases its claim.
+    # The claim is not released: this tells conductors to clear up after the end, and to remove commands to hosts.
+    # The name of its owner does not begin with `OPERATOR`: such a name belongs to a command that releases its claim.
     return move
 
 
-def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
+def _close_records(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
     cell = mappings.home_cell(site.api, move.server, move.source_cell, move.dest_cell)
     site.cells.raise_fence(cell, move.server, epoch)
     try:

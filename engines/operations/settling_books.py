@@ -220,8 +220,9 @@ def _given(
 def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> Request:
     """Return what is to be held on the source.
 
-    A consumer that holds the right sum there already keeps that: its disk may be with another provider.  Otherwise the
-    old flavor is held of the source's node, and for ports what was recorded before the move.
+    If a consumer holds the right sum on the source already, it keeps what it holds: its disk may be with another
+    provider.  Otherwise it is to hold the old flavor with the source's node as provider, and for its ports what was
+    recorded before the move.
     """
     node, wanted = nodes[found.move.source_host], _amounts(found, found.record.old_flavor)
     of_ports = held_by_ports(found.record)

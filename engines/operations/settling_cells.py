@@ -65,7 +65,7 @@ _LATEST: Final = (
     sa.select(Move.id)
     .where(
         Move.server == sa.bindparam("server"),
-        # A move that ended before it marked its server has written nothing.
+        # A move writes no other rows of its server before one of the steps in `left.FIRST_MARKS` is done.
         sa.or_(
             Move.id == sa.bindparam("move"),
             Move.state.not_in([state.value for state in ENDED]),
@@ -98,7 +98,7 @@ class _Case:
 
     @property
     def cells(self) -> set[str]:
-        """The cells that have a copy of the server while the move needs both."""
+        """The cells of the move's source and destination: two for a move between cells, else one."""
         return {self.left.cell_of(side) for side in (Side.SOURCE, Side.DESTINATION)} - {""}
 
 
@@ -280,7 +280,7 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
 def _write_cell(case: _Case, where: str, epoch: int) -> list[str]:
     move, found, cells, writing = case.move, case.left, case.site.cells, Writing()
     written = settling_copies.insert(case.site, found, where, epoch)
-    hosts = sorted(_hosts(case, where) | settling_copies.counted(case.site, where, move.server))
+    hosts = sorted(_hosts(case, where) | settling_copies.host_of_rows(case.site, where, move.server))
     with case.site.journal.read() as session:
         ended = _ended_moves(session, move)
     zone, shelved_on = _zone(case), settling_copies.shelved_on(case.site, found)
@@ -415,7 +415,10 @@ def _write_server(session: orm.Session, case: _Case, writing: Writing, row: cell
 
 
 def _place(session: orm.Session, found: Left) -> dict[str, Any]:
-    """Return host and node; those of a hidden copy are in the other cell, so that no node's number is given."""
+    """Return what the row should name: host, node and the node's number.
+
+    The host of a hidden copy is in the other cell, whose nodes have no number in this cell.
+    """
     if not found.home:
         return {"host": None, "node": None, "compute_id": None}
     if found.stands.hidden:

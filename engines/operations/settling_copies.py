@@ -106,8 +106,11 @@ def insert(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
     return [*told, *(f"{key}: what was written since is lost" for key in lost if found.is_mapped)]
 
 
-def counted(site: Site, cell: str, server: str) -> set[str]:
-    """Find the host that the server's present rows name, which counts it: in an older copy it may be another."""
+def host_of_rows(site: Site, cell: str, server: str) -> set[str]:
+    """Find the host that the server's rows in this cell name now; empty for none.
+
+    The usage of that host counts the server.  After the rows were put back it may be none of the move's hosts.
+    """
     with site.cells.database(cell).read() as session:
         host = session.scalar(_HOST, {"server": server})
     return set() if host is None else {host}
@@ -120,7 +123,10 @@ def hold(claim: contextlib.ExitStack, session: orm.Session, site: Site, move: Mo
 
 
 def other(site: Site, found: Left, cell: str) -> copies.Copy | None:
-    """Read the copy in the other cell of the move; None if there should be none, is none, or only a part of one."""
+    """Read the server's copy in the other cell of the move.
+
+    None if the move left no copy there, if there is no copy, or if only a part of a copy is there.
+    """
     move, side = found.move, Side.SOURCE
     if found.side_of(cell) is Side.SOURCE:
         side = Side.DESTINATION
@@ -163,7 +169,7 @@ def carry(session: orm.Session, site: Site, found: Left, theirs: copies.Copy) ->
 
 
 def mark(session: orm.Session, found: Left) -> None:
-    """Write into a copy by which move it was made, while the forward flow of that move is under way."""
+    """Write the move's id into a copy that the move has made, while the move's forward flow is under way."""
     unmigrated = found.stands.hidden and not kinds.of(found.move.kind).has_migration
     if found.between and found.forward and (unmigrated or not found.in_source):
         servers.set_system_metadata(session, found.move.server, MOVE_KEY, found.move.id)
@@ -183,7 +189,7 @@ def remove(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
     if not site.cells.has(cell, move.server):
         return []
     hosts = {found.host_of(side) for side in (Side.SOURCE, Side.DESTINATION) if found.cell_of(side) == cell} - {""}
-    hosts |= counted(site, cell, move.server)
+    hosts |= host_of_rows(site, cell, move.server)
     with site.cells.database(cell).read() as session:
         nodes = {host: compute_node(session, host).uuid or "" for host in hosts}
     reserved = {
@@ -258,7 +264,7 @@ def write_shelved(session: orm.Session, found: Left, writing: Writing, host: str
 
 
 def _image(found: Left) -> str | None:
-    """Return the image that the rows should name; None for none."""
+    """Return the image that the rows should name; None if they should name no image."""
     if found.stands.vm_state is Vm.ACTIVE or found.record.boot_from_volume:
         return None
     if kinds.of(found.move.kind).begins_offloaded:

@@ -1,8 +1,8 @@
-"""Settles a Cinder that was put back from an older copy: makes the attachments anew that it lacks.
+"""Settles Cinder's database after it was put back from an older copy: makes the attachments anew that it lacks.
 
-Each volume of the server gets an attachment on the host to which the move's last step had attached it, and the server's
-row in its cell names that.  The guest may not run meanwhile: it would go on using an attachment that Cinder is about to
-replace.
+Each volume of the server gets an attachment on the host to which the move's last step had attached it.  The server's
+row in its cell then names this attachment.  The guest may not run meanwhile: it would go on using an attachment that
+Cinder is about to replace.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ CINDER: Final = "cinder"
 def write(site: Site, found: Left, connectors: Mapping[str, Mapping[str, Any]], epoch: int, *, runs: bool) -> list[str]:
     """Attach what is not attached as the move left it, and return what was done.
 
-    ``runs``: whether the guest runs; ``connectors``: those of the hosts that answered, by host.  Raises
-    `droveway.errors.Refused` where the guest runs, and where the host that the volumes belong to did not answer.
+    ``runs`` says whether the guest runs.  ``connectors`` has the connector of each host that answered: host →
+    connector.  Raises `droveway.errors.Refused` if the guest runs, and if the host of the volumes did not answer.
     """
     where, server, writing = found.mapped_cell, found.move.server, Writing()
     host = found.host_of(found.stands.attachments)

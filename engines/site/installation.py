@@ -1,4 +1,7 @@
-"""Opens the databases and services of an installation, whose moves daemons run, from its configuration."""
+"""Opens the databases and services that the configuration of an installation names.
+
+In an installation daemons run the moves.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +140,7 @@ class Installation:
             return "same-host", f"the server stays on {source}: the copy is made there", 0
         return "unknown", f"{source} and {destination} find out whether they share storage when the move runs", None
 
-    def is_run(self) -> bool:
+    def runs_moves(self) -> bool:
         """Return True: daemons run the moves."""
         return True
 

@@ -63,8 +63,8 @@ class Parts(Protocol):
     def require_all_away(self, hosts: Collection[str]) -> None:
         """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
 
-    def is_run(self) -> bool:
-        """Tell whether anybody runs moves now, as far as can be told."""
+    def runs_moves(self) -> bool:
+        """Tell whether a daemon or a command runs this site's moves now, as far as can be told."""
 
     def migrates_to_same_host(self, host: str) -> bool:
         """Tell whether the host's hypervisor can cold migrate a server to the host that it is on."""
@@ -83,7 +83,11 @@ class Site(Parts, Protocol):
     """A lab, or an installation that daemons run."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
-        """Return how the server's disks would get there, why, and how many bytes are sent: None when not known yet."""
+        """Return how the server's disks would get to the destination, the reason for that, and the bytes to send.
+
+        The first value is the ``storage`` of a plan: ``same-host``, ``shared``, ``copy`` or ``unknown``.  The bytes are
+        None when nobody knows them yet.
+        """
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
         """Wait until ``at_rest`` returns True, in a lab by running moves; return whether moves were run here."""

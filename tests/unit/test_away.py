@@ -41,7 +41,7 @@ from droveway.flows.away import AT_ONCE, Verdict, verdict
     ],
 )
 def test_what_a_step_comes_to(kind: str, step: str, direction: str, target: bool, home: bool, wanted: Verdict) -> None:
-    """Rules 6 and 7: by what others may have met of the two copies by then."""
+    """Rules 6 and 7: by which of the two copies users may have seen by then."""
     assert verdict(registry.latest(kind), step, direction, target=target, home=home) is wanted  # type: ignore[arg-type]
 
 

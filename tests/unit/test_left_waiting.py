@@ -39,7 +39,7 @@ def waiting(**columns: Any) -> Move:
 
 def told(capsys: pytest.CaptureFixture[str], move: Move, *, run: bool) -> str:
     """The second line, which says what comes next."""
-    site: Any = SimpleNamespace(is_run=lambda: run)
+    site: Any = SimpleNamespace(runs_moves=lambda: run)
     assert request.finish(site, move, *request.AT_REST) == 0
     first, then = capsys.readouterr().out.splitlines()
     assert first == f"move 0b6e2f7c  migrate web  host1 → host3  verifying: {AWAY}"

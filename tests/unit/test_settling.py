@@ -257,7 +257,7 @@ def test_an_end_of_which_nobody_heard_keeps_the_claim(
     conf = SimpleNamespace(conductor=SimpleNamespace(step_deadline=60.0))
     site: Any = SimpleNamespace(journal=rig.journal, conf=conf)
     with monkeypatch.context() as patched:
-        patched.setattr(settling, "_close_books", lambda *_facts: None)
+        patched.setattr(settling, "_close_records", lambda *_facts: None)
         patched.setattr(moves, "leave", leave)
         patched.setattr(SqliteDialect, "do_commit", commit)
         with pytest.raises(exc.OperationalError):

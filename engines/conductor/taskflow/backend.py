@@ -107,7 +107,11 @@ class FlowBackend:
         """Do nothing, for TaskFlow."""
 
     def begun(self, step: str, direction: str) -> dict[str, Any] | None:
-        """Return, once, what `fencing.claimed` gave when this run of the step was stored as begun; None after that."""
+        """Return the move's row as `fencing.update_claimed` gave it when this run of the step was stored as begun.
+
+        Only the first call after that returns the row.  Any later call returns None, and so does a call for another
+        run than the one that was stored last.
+        """
         begun, self._begun = self._begun, None
         return begun[1] if begun is not None and begun[0] == (step, direction) else None
 
@@ -184,7 +188,10 @@ class FlowBackend:
             yield session
 
     def forget(self) -> None:
-        """Drop what waits to be stored of atoms and flow, in case the database refuses it.  Its steps run again."""
+        """Drop the states of atoms and flow that wait to be stored, since the database may refuse them again.
+
+        The steps whose new states are dropped run once more when a conductor takes up the flow again.
+        """
         self._waiting, self._flow_waiting, self._ends = {}, {}, {}
 
     @contextlib.contextmanager
@@ -229,7 +236,8 @@ class FlowBackend:
 
     def _begin(self, connection: sa.Connection, name: str, state: str, direction: str) -> Standing:
         if self._unsure:
-            # This reads back too whether the run was left open.
+            # This check reads the history back from the journal.  `enter` needs it: it has to know whether an earlier
+            # run of the step is still open.
             self._check(connection)
         standing = self._history.enter(connection, name, direction)
         self._flush(connection)

@@ -43,7 +43,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
     urgent: bool
     """Whether it goes before other jobs, as confirm, revert, delete, and every undo do."""
     filed: Name
-    """When the move was asked for; older ones go first."""
+    """When the flow was filed, as an ISO 8601 date; flows that were filed earlier go first."""
 
 
 def posting_of(move: Move | sa.Row[Any], flow: MoveFlow | sa.Row[Any]) -> Posting:
@@ -160,7 +160,10 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._on_job_posting(names, delayed=False)
 
     def state_of(self, job: MoveJob) -> Any:
-        """Return the job's state by the last listing, which is made anew after each change; a claim makes sure."""
+        """Return the job's state by the last listing of the board, which may be out of date.
+
+        The board lists its jobs again after each change.  Only a claim shows for sure whether the job is still free.
+        """
         if job.path not in self._known_jobs:
             return states.COMPLETE
         return states.CLAIMED if paths.basename(job.lock_path) in self._locks else states.UNCLAIMED

@@ -55,11 +55,12 @@ def begun(session: orm.Session, flow_uuid: str | None) -> list[Begun]:
 
 
 def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collection[str]) -> str | None:
-    """Find the step that runs for the first time: its run was left open, or ended as the move was parked.
+    """Find the step that runs for the first time: its run was left open, or ended when the move was parked.
 
-    ``ended`` are the steps whose atoms have a row.  The history also has rows that commands of operators wrote.  Most
-    have a result, and do not match.  The one that matches (`ADOPTED`) says that an older copy of the journal was
-    adopted: then every step before it is entered anew, and None is returned.
+    ``ended`` are the steps whose atoms have a row.  Rows that commands of operators wrote into the history are left
+    out: they have ended, without an error.  There is one exception, `ADOPTED`: its row says that an older copy of the
+    journal was adopted.  If that row is the last one, the flow runs its steps anew, and None is returned.  None is
+    also returned if the choice of an alternate is last, and if there is no such step.
     """
     runs = sa.select(MoveStep.step).where(
         MoveStep.flow_uuid == flow_uuid,
@@ -71,7 +72,7 @@ def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collectio
     return None if last in (ADOPTED, Alternates.title) else last
 
 
-def call_done(session: orm.Session, flow_uuid: str, step: Begun) -> None:
+def declare_done(session: orm.Session, flow_uuid: str, step: Begun) -> None:
     """Let the flow go on as if the step was done, or undone, and had returned an empty result."""
     columns = details.ATOMS.c
     if not step.uuid:
@@ -88,7 +89,7 @@ def turned_back(session: orm.Session, flow_uuid: str) -> bool:
     return bool(session.scalar(query))
 
 
-def call_unrun(session: orm.Session, flow_uuid: str, steps: Collection[str]) -> None:
+def let_run_again(session: orm.Session, flow_uuid: str, steps: Collection[str]) -> None:
     """Let a flow run these steps once more."""
     columns = details.ATOMS.c
     session.execute(details.ATOMS.delete().where(columns.parent_uuid == flow_uuid, columns.name.in_(steps)))
