@@ -87,7 +87,7 @@ def test_no_id_of_a_cell_crosses(schema: sqlite3.Connection, entry: copied_table
     ids = {column for column, table in referred(schema, entry.table).items() if table != "instances"}
     ids |= known & {"id", "compute_id", "dest_compute_id", "migration_context"}
     assert ids <= entry.left_out.keys()
-    assert entry.left_out.keys() - known <= {"rows of ours"}
+    assert entry.left_out.keys() - known <= {"Droveway's own rows"}
 
 
 @pytest.mark.parametrize("entry", [*COPIED, *MADE_ANEW], ids=lambda entry: entry.table)
