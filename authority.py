@@ -23,13 +23,13 @@ CERTIFICATE: Final = "authority.pem"
 KEY: Final = "authority.key"
 
 CONDUCTOR_SUBJECT: Final = "droveway-conductor"
-"""The common name by which ZooKeeper knows every conductor, unless ``conductor_identity`` says another."""
+"""The common name of every conductor's certificate, unless ``conductor_identity`` has another one."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST_NAME: Final = 64
-"""Characters; a common name may hold no more."""
+"""The largest number of characters in a common name."""
 _CLOCKS_DIFFER: Final = dt.timedelta(hours=1)
-"""By so much a machine's clock may be slow and still take a certificate that has just been made."""
+"""How far a machine's clock may be behind and still accept a certificate that has just been made."""
 
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -84,7 +84,7 @@ def make_certificate(
         _begun(_named(subject), authority.subject, key, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        # Workers and ZooKeeper's servers are both: each connects to its like.
+        # Workers and ZooKeeper's servers are servers and clients: each of them connects to others of its kind.
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
@@ -145,7 +145,7 @@ def _reading(path: Path) -> Iterator[None]:
             " droveway cert authority  has made, or correct its rights"
         ) from None
     except (ValueError, TypeError):
-        raise Refused(f"the authority's file {path} is not one in PEM, without a passphrase: restore it") from None
+        raise Refused(f"the authority's file {path} cannot be used: restore it, as PEM without a passphrase") from None
 
 
 def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -159,7 +159,7 @@ def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-            # Fails where the name is that of a folder with something in it, or of a file.
+            # It fails when the name is that of a file, or of a folder that is not empty.
             made.rename(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""`droveway cert`: the certificates by which daemons and ZooKeeper know one another."""
+"""Defines `droveway cert`, which makes the certificates of daemons and of ZooKeeper's servers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from droveway.cli.base import Command, Subject
 
 _LONGEST: Final = 36_500
-"""Days; a century."""
+"""The largest number of days that a certificate may hold."""
 
 
 class Authority(Command):
@@ -18,13 +18,13 @@ class Authority(Command):
     subject = Subject("dir", "a new directory", kind=Path)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """For how long."""
+        """Add the option for how long the authority holds."""
         parser = super().get_parser(prog_name)
         _add_days(parser, 3650)
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Make it and say what has to be kept."""
+        """Make the authority, and print what has to be kept secret."""
         from droveway import authority
 
         folder = parsed_args.dir
@@ -42,7 +42,7 @@ class Make(Command):
     subject = Subject("dir", "the authority's directory", kind=Path)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Whose it is, and for how long."""
+        """Add the options for whose certificate it is, and for how long it holds."""
         parser = super().get_parser(prog_name)
         whose = parser.add_mutually_exclusive_group(required=True)
         whose.add_argument("--conductor", metavar="NAME", help="for the conductor on the machine of this name")
@@ -61,7 +61,7 @@ class Make(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Make it and say where it is."""
+        """Make the certificate, and print where it is."""
         from droveway import authority
 
         kind = next(each for each in ("conductor", "host", "zookeeper") if getattr(parsed_args, each) is not None)
