@@ -17,6 +17,7 @@ from droveway.lab import marks, serve_settings, serve_zookeeper, served, served_
 from droveway.lab.parts import Parts
 from droveway.lab.serve_ports import free_port
 from droveway.lab.serve_process import Process
+from droveway.persistence.journal import daemons
 
 POLL: Final = 0.1
 """Seconds between two checks of processes that are starting."""
@@ -58,9 +59,13 @@ def serve(lab: Parts, *, conductors: int, hosts: Sequence[str], say: Say, wait: 
                 stack.callback(_end, stage, say)
                 if not _started(stage, say, wait):
                     return
+            processes = [process for stage in stages for process in stage]
+            # A worker is ready before a conductor knows of it, and until then a move of its servers is refused.
+            if not _watch(processes, say, wait, until=functools.partial(_are_known, lab, chosen)):
+                return
             say(f"the lab {files.root} is served: Ctrl-C stops all")
             say(f"use it with:  export DROVEWAY_CONFIG_FILE={served.configuration(files)}")
-            _watch([process for stage in stages for process in stage], say, wait)
+            _watch(processes, say, wait)
 
 
 def _require(lab: Parts, hosts: Sequence[str]) -> list[str]:
@@ -136,11 +141,21 @@ def _started(stage: Sequence[Process], say: Say, wait: Wait) -> bool:
     return True
 
 
-def _watch(processes: Sequence[Process], say: Say, wait: Wait) -> None:
-    """Start each process again that ends, until told to stop."""
-    while not wait(None if all(process.is_ready for process in processes) else POLL):
+def _watch(processes: Sequence[Process], say: Say, wait: Wait, *, until: Callable[[], bool] | None = None) -> bool:
+    """Start each process again that ends; return True once ``until`` holds, and False when told to stop."""
+    while not (until and until()):
+        if wait(None if until is None and all(process.is_ready for process in processes) else POLL):
+            return False
         for process in processes:
             _look(process, say)
+    return True
+
+
+def _are_known(lab: Parts, hosts: Sequence[str]) -> bool:
+    """Say whether a conductor has recorded the worker of each host as up."""
+    with lab.journal.read() as session:
+        known = daemons.known_workers(session)
+    return known.current and not known.away(hosts)
 
 
 def _look(process: Process, say: Say) -> None:

@@ -148,7 +148,7 @@ def gone(pids: list[int]) -> bool:
 def test_an_operator_moves_a_server_through_the_daemons(served: Served) -> None:
     """A resize and its confirm; the other commands of an installation answer."""
     assert served.configuration.stat().st_mode & 0o777 == 0o600
-    until(lambda: [row["state"] for row in served.told("worker", "list")] == ["up", "up"], "both workers", LONG)
+    assert [row["state"] for row in served.told("worker", "list")] == ["up", "up"]
     assert [row["state"] for row in served.told("conductor", "list")] == ["up"]
     code, said, complained = served.droveway("doctor", "-f", "json")
     assert (code, complained) == (1, ""), said

@@ -225,4 +225,7 @@ def test_a_policys_confirm_is_told(lab: Stage) -> None:
 
 
 def test_an_ended_session_of_a_lab_is_no_lost_zookeeper(lab: Stage) -> None:
+    lab.create_server("quiet", SERVER)
+    lab.cli("server", "migrate", "quiet", "--host", "host2")
+    assert story(lab, lab.move("quiet").id)
     assert [line[0] for line in lines(lab.root) if "zookeeper" in line[0].lower()] == []
