@@ -491,7 +491,8 @@ def exit_codes() -> list[tuple[str, str]]:
         main.INTERNAL: "an error inside Droveway; the message says where its traceback is. Of ``doctor`` and ``upgrade "
         "check``: a warning",
         main.USAGE: "refused or bad usage: nothing was changed. Of ``doctor`` and ``upgrade check``: a failure",
-        move_requests.UNDONE: "the move ended undone, or ``audit`` or ``db check`` found something",
+        move_requests.UNDONE: "the move ended undone, its confirm or revert was undone, or ``audit`` or ``db "
+        "check`` found something",
         move_requests.NEEDS_OPERATOR: "a move needs an operator",
         request.TIMED_OUT: "``move wait --timeout`` ran out",
         main.INTERRUPTED: "Ctrl-C: the watching ended, not the move",

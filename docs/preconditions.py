@@ -203,7 +203,7 @@ END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
     "source_can_take_back": dataclasses.replace(
         END, source_up=False, source_gone=True, elsewhere="no other host of cell cell1 is up"
     ),
-    "destination_can_let_go": dataclasses.replace(END, destination_up=False),
+    "destination_can_be_asked": dataclasses.replace(END, destination_up=False),
     "revert_keeps_the_quotas": dataclasses.replace(
         END, old=LARGE, current=SMALL, quota_usages=(quota_usage(RAM, 51000, 51200), *ROOM)
     ),

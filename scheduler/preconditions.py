@@ -139,9 +139,9 @@ END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
     Rule((2,), server.waits_to_be_ended, (CONFIRM, REVERT)),
     Rule((3,), server.has_a_finished_migration, (CONFIRM, REVERT)),
     Rule((4,), server.source_can_clean_up, (CONFIRM, REVERT)),
+    Rule((), server.destination_can_be_asked, (CONFIRM, REVERT)),
     Rule((), server.destination_shows_its_copy, (CONFIRM,)),
     Rule((), server.source_can_take_back, (REVERT,)),
-    Rule((), server.destination_can_let_go, (REVERT,)),
     Rule((5,), flavor.revert_keeps_the_quotas, (REVERT,)),
 )
 """The rules for a confirm or a revert, whether a person asks for it or a policy does."""

@@ -369,12 +369,16 @@ def source_can_take_back(facts: EndFacts) -> str | None:
     )
 
 
-def destination_can_let_go(facts: EndFacts) -> str | None:
-    """Require that the worker of the server's host, which stops the guest, is up, or that the host is declared down."""
+def destination_can_be_asked(facts: EndFacts) -> str | None:
+    """Require that the worker of the server's host is up, or that the host is declared down.
+
+    A confirm first checks the copy there, and a revert stops the guest there.
+    """
     if facts.destination_up or facts.destination_gone:
         return None
     return (
-        f"host {facts.destination}, which server {facts.server.name} is on, is down and must stop its guest first: "
+        f"host {facts.destination}, which server {facts.server.name} is on, is down; a confirm checks its copy there "
+        "first, and a revert stops its guest there: "
         f"{_back_or_declared(str(facts.destination))}"
     )
 

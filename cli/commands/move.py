@@ -33,6 +33,8 @@ LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destin
 
 STUCK: Final = (*LISTED, "why")
 
+_ENDS: Final = "droveway move confirm {move}  or  droveway move revert {move}"
+
 
 class OfMove(Command):
     """A command on one move."""
@@ -66,7 +68,10 @@ class List(Lister):
             "--before", metavar="TIME", type=moment, help="only moves asked for earlier than this time, as --since"
         )
         parser.add_argument(
-            "--stuck", action="store_true", help="only moves that do not get on by themselves, with the reason (why)"
+            "--stuck",
+            action="store_true",
+            help="only moves that do not get on by themselves or whose confirm or revert was undone, with the reason "
+            "(why)",
         )
         parser.add_argument(
             "--for",
@@ -386,15 +391,21 @@ def _advice(move: Move | View, advice: str) -> str:
         return "its server is to be deleted: mend what the reason names, and it goes on by itself"
     if move.state == "verifying" and move.error_code == "missing":
         advice = "nothing is there to go back to; to keep it where it is: droveway move confirm {move}"
+    elif move.state == "verifying" and move.error_code:
+        advice = f"mend what the reason names{_explained(move)}, and ask again: {_ENDS}"
     if move.state == "verifying":
         advice += _undecided(move)
     if move.state == "cancelled" and move.error_code in ("evacuated", "left-as-is"):
         advice = "nothing to do here: the server is as its rows say, and droveway audit names what the move left"
-    if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
-        advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
+    if move.state == "needs-operator":
+        advice = advice.replace("names, ", f"names{_explained(move)}, ")
     if move.state == "needs-operator" and move.step:
         advice += f"; if nobody can mend that: droveway move settle {{move}} {move.step} --as left --reason TEXT"
     return advice.format(move=move.id[:SHORT])
+
+
+def _explained(move: Move | View) -> str:
+    return f" (droveway explain {move.error_code} says how)" if move.error_code in EXPLANATIONS else ""
 
 
 def ways_out(site: Site, move: View) -> str | None:
@@ -419,10 +430,11 @@ def ways_out(site: Site, move: View) -> str | None:
 
 def _undecided(move: Move | View) -> str:
     """Return what becomes of a waiting move when nobody confirms or reverts it."""
-    from droveway.persistence.journal.policies import HEALTHY, MANUAL
+    from droveway.persistence.journal.policy_names import HEALTHY, MANUAL
 
     if move.deadline is None:
-        return "; it waits for that as long as it takes" if move.policy == MANUAL else ""
+        undone = "" if move.policy == MANUAL else ", since its revert was undone"
+        return f"; it waits for that as long as it takes{undone}"
     if move.policy == HEALTHY:
         return f"; without either it is confirmed once the guest is healthy, or reverted at {utc(move.deadline)}"
     kept = "" if move.keep_seconds else ", and the source's disks are deleted"

@@ -100,7 +100,8 @@ def tell_given_back(move: Move, kind: str, *, ended: bool) -> None:
     if move.state == State.NEEDS_OPERATOR:
         tell_parked(move)
     elif ended:
-        level = logging.WARNING if move.state == State.FAILED else logging.INFO
+        undone = move.state == State.FAILED or (move.state == State.VERIFYING and move.error is not None)
+        level = logging.WARNING if undone else logging.INFO
         LOG.log(level, "Move %s: %s has ended, and the move's state is %s%s", short, kind, move.state, why)
     else:
         LOG.info("Move %s: %s is given back at step %s, to go on from there%s", short, kind, move.step, why)

@@ -30,7 +30,8 @@ from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import moves, policies
-from droveway.persistence.journal.policies import HEALTHY, Health
+from droveway.persistence.journal.policies import Health
+from droveway.persistence.journal.policy_names import HEALTHY
 from droveway.wire import commands
 from droveway.wire.values import HEALTH
 

@@ -39,7 +39,8 @@ from droveway.outages import Outage
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import daemons, kinds, moves, open_flows, requests
 from droveway.persistence.journal.moves import FlowRef
-from droveway.persistence.journal.policies import HEALTHY, Health, note_wait
+from droveway.persistence.journal.policies import Health, note_wait
+from droveway.persistence.journal.policy_names import HEALTHY
 from droveway.persistence.journal.states import State
 from droveway.printable import SHORT, printable
 

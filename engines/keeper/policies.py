@@ -9,12 +9,15 @@ No policy acts on what nobody can know, none begins a flow that must fail, and n
 - While the destination does not answer, a `healthy` move is neither confirmed nor reverted, not even at its deadline:
   its guest may well run and serve, and a revert needs the destination's proof that the guest is off.
   The same goes for a destination whose worker is of a release that asks guests in another way.
-- While the source is away, nothing is confirmed or reverted, since both need it.  Nobody asks how the guest is either.
+- While the source or the destination is away, nothing is confirmed or reverted, since both are needed for that.
+  While the source is away, nobody asks how the guest is either.
 - While a confirm or revert would be refused to a person, it is refused to the policy.
 
 In these cases the move goes on waiting, and its row says for what (`waits_for`).  What is due is done once that is
 over; a person may still confirm or revert.  An answer about the guest counts only while it is fresh: a keeper that was
 away for longer asks again first.
+
+After a revert that was undone the move has no deadline, and no policy acts: a person decides.
 
 A host that a person declared down is not waited for.  If it is the source, its part of the confirm becomes a debt of
 that host.  If it is the destination, no policy acts: a person can bring the server back with a revert.
@@ -31,7 +34,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-from droveway.persistence.journal.policies import DEADLINE, HEALTHY, MANUAL, Health
+from droveway.persistence.journal.policies import Health
+from droveway.persistence.journal.policy_names import DEADLINE, HEALTHY, MANUAL
 from droveway.printable import SHORT
 
 CHECK_EVERY: Final = dt.timedelta(seconds=1)
@@ -94,7 +98,7 @@ PolicyAction = EndWait | CheckHealth | Wait
 
 def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
     """Return the hosts of which `act` has to know whether their workers are up."""
-    if waiting.policy == HEALTHY or _is_due(waiting, now):
+    if waiting.deadline is not None and (waiting.policy == HEALTHY or _is_due(waiting, now)):
         return {waiting.source, waiting.destination}
     return set()
 
@@ -113,16 +117,22 @@ def act(
     a server whose destination is among them.
     """
     due = _is_due(waiting, now)
+    if waiting.deadline is None:
+        return []
     if (waiting.deleting or waiting.policy != HEALTHY) and not due:
         return []
     if waiting.destination in gone and not waiting.deleting:
         return _wait(waiting, _dead(waiting, source_gone=waiting.source in gone))
     if waiting.source not in up | gone:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
-    if waiting.deleting or waiting.policy != HEALTHY:
+    if waiting.deleting:
         return _end_wait(waiting, "confirm")
+    asks = waiting.policy == HEALTHY
     if waiting.destination not in up:
-        return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))
+        needed = "whether the guest is healthy cannot be asked there" if asks else "its copy is needed to confirm"
+        return _wait(waiting, _away(waiting.destination, needed))
+    if not asks:
+        return _end_wait(waiting, "confirm")
     if why := uncheckable.get(waiting.destination):
         return _wait(waiting, f"host {waiting.destination} cannot be asked whether the guest is healthy: {why}")
     if _is_fresh(waiting, now):

@@ -17,7 +17,7 @@ from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.persistence.database import absence, database_time
 from droveway.persistence.journal import kinds, moves, requests, step_runs
-from droveway.persistence.journal.policies import HEALTHY, MANUAL
+from droveway.persistence.journal.policy_names import HEALTHY, MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog
@@ -44,9 +44,8 @@ def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) ->
     if state is not State.VERIFYING:
         return True
     due = move.deadline is not None and move.deadline <= now and (move.policy != MANUAL or move.delete_requested)
-    asks = move.policy == HEALTHY and not move.delete_requested
-    needed = {move.source_host, move.dest_host} if asks else {move.source_host}
-    told = any(host in needed and host in (move.waits_for or "") for host in away)
+    asks = move.policy == HEALTHY and move.deadline is not None and not move.delete_requested
+    told = any(host in (move.source_host, move.dest_host) and host in (move.waits_for or "") for host in away)
     return (due or asks) and not told and not _needs_mending(move)
 
 
@@ -196,8 +195,12 @@ def move_of_server(site: Parts, name: str) -> Move:
 
 
 def outcome(move: Move, wanted: frozenset[State]) -> int:
-    """Return the exit code of a command that wanted the move to reach one of these states."""
+    """Return the exit code of a command that wanted the move to reach one of these states.
+
+    A move that waits again since its confirm or revert was undone has not reached what was wanted.
+    """
     state = State(move.state)
-    if state in wanted or move.hold:
+    again = state is State.VERIFYING and move.error_code is not None
+    if move.hold or (state in wanted and not again):
         return DONE
     return NEEDS_OPERATOR if state is State.NEEDS_OPERATOR else UNDONE

@@ -20,7 +20,8 @@ from droveway.errors import Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import daemons, debts, kinds, moves
-from droveway.persistence.journal.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
+from droveway.persistence.journal.policies import LONGEST
+from droveway.persistence.journal.policy_names import DEADLINE, HEALTHY, MANUAL
 from droveway.persistence.journal.tables import Move, Plan
 from droveway.persistence.nova import catalog, objects, servers
 from droveway.printable import SHORT

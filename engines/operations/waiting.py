@@ -21,6 +21,7 @@ from droveway.errors import Refused
 from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import kinds, moves
+from droveway.persistence.journal.policy_names import MANUAL
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
 from droveway.persistence.nova import mappings, servers
@@ -45,6 +46,8 @@ _FLOW: Final = (
 
 def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: str) -> Move:
     """Write the rows of a waiting server as the forward flow left them, and let its policy's time begin anew.
+
+    After a revert that was undone the move still waits for a person, and keeps the reason.
 
     Raises `droveway.errors.Refused` for any step but `LAST`.  Also where the rows say that the server waits already,
     that it lives on another host, or that something is being done to it.
@@ -94,9 +97,11 @@ def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:
     with site.journal.write() as session:
         fencing.check(session, move.id, epoch)
         row, now = moves.get(session, move.id, lock=True), database_time(session)
+        row.waits_for = None
         if row.deadline is not None:
             row.deadline = now + dt.timedelta(seconds=row.confirm_seconds)
-        row.error = row.error_code = row.waits_for = None
+        if row.deadline is not None or row.policy == MANUAL:
+            row.error = row.error_code = None
         row.updated_at = now
         flow = session.scalars(_FLOW, {"move": move.id}).one()
         session.add(

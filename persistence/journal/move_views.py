@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
 from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal.policy_names import MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.printable import SHORT
 
@@ -124,13 +125,14 @@ def _stuck(moment: dt.datetime) -> sa.ColumnElement[bool]:
     """Return the rule of `droveway.persistence.journal.stuck.reason` as an SQL condition."""
     moves = _MOVES.c
     silent = sa.and_(moves.updated_at < moment, sa.or_(moves.progress_at.is_(None), moves.progress_at < moment))
+    undone = sa.or_(moves.error_code.is_not(None), sa.and_(moves.deadline.is_(None), moves.policy != MANUAL))
     return sa.and_(
         moves.state.not_in([state.value for state in ENDED]),
         moves.hold.is_(False),
         sa.or_(
             moves.state == State.NEEDS_OPERATOR.value,
             moves.waits_for != "",
-            sa.and_(moves.state == State.VERIFYING.value, moves.deadline < moment),
+            sa.and_(moves.state == State.VERIFYING.value, sa.or_(moves.deadline < moment, undone)),
             sa.and_(moves.state != State.VERIFYING.value, silent),
         ),
     )

@@ -14,7 +14,7 @@ from sqlalchemy import exc, orm
 from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
 from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal import debts, kinds, transfers
-from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
+from droveway.persistence.journal.policy_names import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
 from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
 from droveway.printable import SHORT
@@ -500,16 +500,18 @@ def _was_confirmed(session: orm.Session, move: Move) -> bool:
 
 
 def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
-    """Return the seconds until the confirm policy acts on a move that now waits; None for the policy `manual`.
+    """Return the seconds until the confirm policy acts on a move that now waits; None when only a person acts.
 
     ``kind`` is the kind of the flow that ended.  After a forward flow, which is ``done``, the policy `auto` acts at
-    once.  After a confirm or revert that was undone, the policy's whole time begins again.  When a delete of the
-    server was asked for, the confirm is due whatever the policy: at once, or after `CONFIRM_AGAIN` if a confirm was
-    undone.
+    once.  After a confirm that was undone, the policy's whole time begins again.  After a revert that was undone, no
+    policy acts any more: whoever asked for it wants the server back, and a confirm would delete what it goes back to.
+    When a delete of the server was asked for, the confirm is due whatever the policy: at once, or after `CONFIRM_AGAIN`
+    if a confirm was undone.
     """
+    ended = kinds.of(kind)
     if move.delete_requested:
-        return CONFIRM_AGAIN if kinds.of(kind).asked_for_by_deletes else 0
-    if move.policy == MANUAL:
+        return CONFIRM_AGAIN if ended.asked_for_by_deletes else 0
+    if move.policy == MANUAL or (ended.ends is kinds.Way.REVERT and not done):
         return None
     return 0 if done and move.policy == AUTO else move.confirm_seconds
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from droveway.persistence.database import Executor
 from droveway.persistence.journal.freezes import FROZEN
 from droveway.persistence.journal.moves import OPEN, OPERATOR_WRITES, UNRELEASED_FLOWS
-from droveway.persistence.journal.policies import HEALTHY
+from droveway.persistence.journal.policy_names import HEALTHY
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
 

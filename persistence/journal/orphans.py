@@ -21,7 +21,7 @@ from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict
 from droveway.persistence.database import IDLE_TRANSACTION, Database, database_time
-from droveway.persistence.journal import debts, kinds, moves, policies
+from droveway.persistence.journal import debts, kinds, moves, policy_names
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
 from droveway.printable import SHORT
@@ -96,7 +96,7 @@ def hold_unmoved(journal: Database, server: str, name: str) -> Iterator[Hold]:
             source_host="",
             old_flavor="",
             new_flavor="",
-            policy=policies.MANUAL,
+            policy=policy_names.MANUAL,
             created_at=at,
             updated_at=at,
         )

@@ -1,4 +1,4 @@
-"""The confirm policies, and what the journal keeps for them: the guest's last known health, what a policy waits for."""
+"""Keeps what the confirm policies know: the guest's last known health, and what a policy waits for."""
 
 from __future__ import annotations
 
@@ -11,15 +11,6 @@ from sqlalchemy import orm
 
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Move
-
-DEADLINE: Final = "deadline"
-"""Confirms when the move's time is over, as Nova does with `resize_confirm_window`."""
-MANUAL: Final = "manual"
-"""Waits until a person confirms or reverts, without a deadline."""
-AUTO: Final = "auto"
-"""Confirms at once."""
-HEALTHY: Final = "healthy"
-"""Confirms when the destination reports that the guest is healthy; reverts when it still is not at the deadline."""
 
 LONGEST: Final = 31536000
 """The `confirm_seconds` of a move with the policy `manual`: one year.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any, Final
 
+from droveway.persistence.journal.policy_names import MANUAL
 from droveway.persistence.journal.states import ENDED, State
 
 BOUND: Final = 900
@@ -27,6 +28,10 @@ def reason(move: Any, now: dt.datetime, bound: int = BOUND) -> str:
     if move.waits_for:
         return str(move.waits_for)
     if state is State.VERIFYING:
+        if move.deadline is None and move.policy != MANUAL:
+            return f"its revert was undone ({move.error_code}), and it waits for a person"
+        if move.error_code:
+            return f"its confirm or revert was undone ({move.error_code})"
         late = move.deadline is not None and now - move.deadline > limit
         return f"its deadline passed {_minutes(now - move.deadline)} min ago" if late else ""
     last = max(moment for moment in (move.updated_at, move.progress_at) if moment is not None)

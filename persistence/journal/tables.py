@@ -63,7 +63,10 @@ class Move(JournalBase):
     keep_seconds: orm.Mapped[int] = orm.mapped_column(default=0)
     """Seconds after confirm for which the source's disks are kept; 0: they are not kept."""
     deadline: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
-    """When the confirm policy acts, by the database's clock; set when the move becomes `verifying`."""
+    """When the confirm policy acts, by the database's clock; set when the move becomes `verifying`.
+
+    None while only a person confirms or reverts: under the policy `manual`, and after a revert that was undone.
+    """
     health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
     """What the destination last reported of the guest, for the policy `healthy`; NULL before its first report."""
     health_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)

@@ -188,6 +188,32 @@ def test_a_guest_that_dies_is_reverted_at_the_deadline_and_no_sooner(lab: Stage)
     assert lab.standing("web") == before
 
 
+@BOTH
+@pytest.mark.parametrize("policy", ["deadline", "healthy", "manual"])
+def test_after_a_revert_that_was_undone_a_person_decides(lab: Stage, policy: str) -> None:
+    """The guest is healthy and the deadline gone; yet nothing confirms, and every command says that it is not well."""
+    with running(lab, NEVER):
+        move = migrate(lab, policy=policy, **({"confirm_seconds": None} if policy == "manual" else {}))
+        await_state(lab, move, "verifying")
+    lab.arm("release_destination", "fail")
+    said = lab.cli("move", "revert", move, code=3)
+    assert "ask again: droveway move confirm" in said
+    assert "and the source's disks are deleted" not in said
+    faults.clear(lab.lab.layout, None)
+    with running(lab, 0.0):
+        assert lab.cli("move", "resume") == "no move can go on by itself\n"
+    assert lab.cli("move", "wait", move, code=3) == said
+    (stuck,) = lab.json("move", "list", "--stuck")
+    manual = "its confirm or revert was undone (fault)"
+    assert stuck["why"] == (
+        manual if policy == "manual" else "its revert was undone (fault), and it waits for a person"
+    )
+    shown = lab.json("move", "show", move)
+    assert (shown["state"], shown["deadline"], shown["error_code"]) == ("verifying", None, "fault")
+    assert flows(lab, move) == [("migrate", "done"), ("revert", "undone")]
+    assert "  reverted\n" in lab.cli("move", "revert", move)
+
+
 def test_a_restart_is_a_break_and_its_guest_has_to_run_anew(lab: Stage) -> None:
     with running(lab, NEVER):
         move = migrate(lab)

@@ -212,6 +212,16 @@ def test_a_host_that_is_away_is_told_once_with_what_it_owes_and_pays(lab: Stage)
     assert paid == [f"INFO host host2 has paid what it owed: {each}" for each in owed]
 
 
+def test_a_revert_that_was_undone_is_a_warning(lab: Stage) -> None:
+    lab.create_server("undone", SERVER)
+    lab.cli("server", "migrate", "undone", "--host", "host2")
+    lab.arm("release_destination", "fail")
+    with faults_cleared(lab):
+        lab.cli("server", "revert", "undone", code=3)
+    mine = conductors(story(lab, lab.move("undone").id))
+    assert mine[-1].startswith("WARNING revert has ended, and the move's state is verifying: fault: fault ")
+
+
 def test_a_policys_confirm_is_told(lab: Stage) -> None:
     lab.create_server("store", SERVER)
     lab.cli("server", "migrate", "store", "--host", "host2", "--confirm", "auto")

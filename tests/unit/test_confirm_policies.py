@@ -44,17 +44,28 @@ def test_a_deadline_confirms_once_it_has_come(policy: str) -> None:
     assert acts(policy, SOON) == []
     assert acts(policy, None) == []
     assert acts(policy, NOW) == end_wait("confirm", NOW)
-    assert acts(policy, PAST, frozenset({"host1"})) == end_wait("confirm", PAST)
+    assert acts(policy, PAST) == end_wait("confirm", PAST)
 
 
+@pytest.mark.parametrize("away", ["host1", "host2"])
 @pytest.mark.parametrize("policy", ["deadline", "auto"])
-def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str) -> None:
-    (wait,) = acts(policy, PAST, frozenset({"host2"}))
+def test_a_confirm_that_is_due_waits_for_both_hosts_and_says_so_once(policy: str, away: str) -> None:
+    (wait,) = acts(policy, PAST, UP - {away})
     assert isinstance(wait, Wait)
     assert wait.why is not None
-    assert wait.why.startswith("the worker of host host1 is away, and its copy of the server is needed")
-    assert acts(policy, PAST, frozenset({"host2"}), waits_for=wait.why) == []
+    assert wait.why.startswith(f"the worker of host {away} is away, and its copy ")
+    assert acts(policy, PAST, UP - {away}, waits_for=wait.why) == []
     assert acts(policy, PAST, UP, waits_for=wait.why) == end_wait("confirm", PAST)
+
+
+@pytest.mark.parametrize("policy", ["deadline", "auto", "healthy", "manual"])
+def test_no_policy_acts_on_a_move_without_a_deadline(policy: str) -> None:
+    """Such a move's revert was undone, and a person decides; no command waits for that."""
+    assert acts(policy, None, health=Health.PASSED, asked=NOW) == []
+    waiting = Waiting(move="m", policy=policy, deadline=None, source="host1", destination="host2")
+    assert policies.hosts(waiting, NOW) == set()
+    move = Move(state="verifying", hold=False, policy=policy, deadline=None, delete_requested=False)
+    assert not move_requests.can_go_on(move, NOW)
 
 
 def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:

@@ -15,7 +15,7 @@ from support.rigs.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig,
 from support.rigs.plain_keeper import PlainKeeper
 from taskflow import exceptions as taskflow_errors
 
-from droveway.clients.zookeeper import BOARD, worker_path
+from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.taskflow.backend import FlowBackend
@@ -98,11 +98,19 @@ def test_urgent_flows_do_not_queue_behind_copies(rig: Rig, running: Any) -> None
     go.set()
 
 
-def test_auto_confirms_at_once(rig: Rig, running: Any) -> None:
-    assert rig.session().create(worker_path("h1"), b"", ephemeral=True)
+def with_policy_auto(rig: Rig, session: Coordination) -> str:
+    """Submit a move from h1 to h2, whose workers are up."""
+    for host in ("h1", "h2"):
+        assert session.create(worker_path(host), b"", ephemeral=True)
     move = rig.submit()
-    with rig.journal.write() as session:
-        moves.get(session, move).policy = "auto"
+    with rig.journal.write() as writing:
+        row = moves.get(writing, move)
+        row.policy, row.dest_host = "auto", "h2"
+    return move
+
+
+def test_auto_confirms_at_once(rig: Rig, running: Any) -> None:
+    move = with_policy_auto(rig, rig.session())
     running()
     rests(rig, move, "done")
 
@@ -195,10 +203,7 @@ def test_a_flow_that_somebody_files_is_noticed_between_two_rounds(rig: Rig) -> N
 
 def test_what_the_keeper_files_itself_it_offers_at_once(rig: Rig) -> None:
     session = rig.session()
-    assert session.create(worker_path("h1"), b"", ephemeral=True)
-    move = rig.submit()
-    with rig.journal.write() as writing:
-        moves.get(writing, move).policy = "auto"
+    move = with_policy_auto(rig, session)
     rig.post(move)
     rig.host().turn()
     rests(rig, move, "verifying")

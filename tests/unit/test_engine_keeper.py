@@ -28,7 +28,9 @@ def at(*hosts: str) -> frozenset[Place]:
 
 
 def decided(*moves: Seen, posted: dict[str, bool] | None = None, limit: int = 2, per_host: int = 0) -> list[Action]:
-    return decide(Snapshot(moves, posted or {}, NOW, frozenset({"host1"})), Limits(running=limit, host=per_host))
+    return decide(
+        Snapshot(moves, posted or {}, NOW, frozenset({"host1", "host2"})), Limits(running=limit, host=per_host)
+    )
 
 
 def test_what_may_run_is_posted_once() -> None:

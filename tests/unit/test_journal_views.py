@@ -150,6 +150,10 @@ def test_the_list_of_stuck_moves_has_those_that_there_is_a_reason_for(journal: D
         {"updated_at": ago(14)},
         {"updated_at": ago(60), "deadline": ago(14)},
         {"updated_at": ago(60), "deadline": ago(16)},
+        {"deadline": ago(-60)},
+        {"deadline": ago(-60), "error_code": "overdue"},
+        {"policy": "manual"},
+        {"policy": "manual", "error_code": "overdue"},
     ]
     for state in State:
         for number, each in enumerate(facts):

@@ -162,6 +162,22 @@ def end(journal: Database, move: Move, *, done: bool) -> Move:
         return moves.get(session, move.id)
 
 
+@pytest.mark.parametrize("policy", ["deadline", "auto", "healthy", "manual"])
+def test_only_a_person_acts_after_a_revert_that_was_undone(journal: Database, policy: str) -> None:
+    """After a confirm that was undone, the policy's time begins again."""
+    move = set_state(journal, submit(journal), State.RUNNING)
+    with journal.write() as session:
+        moves.get(session, move.id).policy = policy
+    end(journal, move, done=True)
+    for flow, times in ((CONFIRM, () if policy == "manual" else (86400,)), (REVERT, ())):
+        with journal.write() as session:
+            requests.end_wait(session, moves.get(session, move.id), flow)
+        waiting = end(journal, move, done=False)
+        assert waiting.state == State.VERIFYING
+        found = [(waiting.deadline - waiting.updated_at).total_seconds()] if waiting.deadline is not None else []
+        assert found == list(times), flow
+
+
 def wish_to_delete(journal: Database, move: Move) -> Move:
     with journal.write() as session:
         requests.delete(session, moves.get(session, move.id))

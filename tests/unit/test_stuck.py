@@ -19,7 +19,7 @@ def ago(minutes: float) -> dt.datetime:
 
 
 def move(state: State, **columns: Any) -> Any:
-    known: dict[str, Any] = {"hold": False, "waits_for": None, "deadline": None, "error_code": None}
+    known: dict[str, Any] = {"hold": False, "waits_for": None, "deadline": None, "error_code": None, "policy": "manual"}
     return SimpleNamespace(state=state.value, **{**known, "updated_at": ago(60), "progress_at": None, **columns})
 
 
@@ -36,6 +36,15 @@ def move(state: State, **columns: Any) -> Any:
         (move(State.VERIFYING), ""),
         (move(State.VERIFYING, deadline=NOW + dt.timedelta(hours=1)), ""),
         (move(State.VERIFYING, deadline=ago(5)), ""),
+        (move(State.VERIFYING, error_code="overdue"), "its confirm or revert was undone (overdue)"),
+        (
+            move(State.VERIFYING, deadline=NOW + dt.timedelta(hours=1), policy="auto", error_code="overdue"),
+            "its confirm or revert was undone (overdue)",
+        ),
+        (
+            move(State.VERIFYING, policy="deadline", error_code="overdue"),
+            "its revert was undone (overdue), and it waits for a person",
+        ),
         (move(State.VERIFYING, deadline=ago(30)), "its deadline passed 30 min ago"),
         (move(State.VERIFYING, waits_for="host h1 is away: start its worker"), "host h1 is away: start its worker"),
     ],
