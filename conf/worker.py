@@ -23,7 +23,8 @@ OPTS = (
     cfg.StrOpt(
         "state_path",
         default="/var/lib/droveway",
-        help="The directory of the worker's own journal, which says what the host has done.",
+        help="The directory of the worker's own journal, which says what the host has done. {host} in it stands for "
+        "the host's name.",
     ),
     cfg.StrOpt(
         "run_path",
@@ -59,6 +60,7 @@ OPTS = (
     cfg.StrOpt(
         "instances_root",
         default="/var/lib/nova",
-        help="The directory whose subdirectory instances holds the disks of the host's guests.",
+        help="The directory whose subdirectory instances holds the disks of the host's guests. {host} in it stands for "
+        "the host's name.",
     ),
 )

@@ -14,7 +14,7 @@ from oslo_utils import units
 
 from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError, StepError
-from droveway.workers.hypervisors.configured import configured
+from droveway.workers.hypervisors.configured import configured, directory
 from droveway.workers.seen import JOURNAL as WORKER_JOURNAL
 
 NOVA_CONF: Final = Path("/etc/nova/nova.conf")
@@ -26,20 +26,22 @@ TENTH: Final = 0.1
 
 def check(examined: Examined) -> Iterator[Finding]:
     """Check this machine's hypervisor, file systems and nova.conf; yields nothing where no worker ever ran."""
-    if not (Path(examined.conf.worker.state_path) / WORKER_JOURNAL).exists():
+    host, options = socket.gethostname(), examined.conf.worker
+    state, instances = (directory(option, host) for option in (options.state_path, options.instances_root))
+    if not (state / WORKER_JOURNAL).exists():
         return
-    yield _hypervisor(examined.conf)
-    for path in sorted({examined.conf.worker.state_path, examined.conf.worker.instances_root}):
-        yield _room(Path(path))
+    yield _hypervisor(examined.conf, host)
+    for path in sorted({state, instances}):
+        yield _room(path)
     # Where this user may not read nova.conf, the check cannot be made.
     if os.access(NOVA_CONF, os.R_OK):
         yield _window(NOVA_CONF)
 
 
-def _hypervisor(conf: cfg.ConfigOpts) -> Finding:
+def _hypervisor(conf: cfg.ConfigOpts, host: str) -> Finding:
     name = conf.worker.hypervisor
     try:
-        hypervisor = configured(conf, socket.gethostname())
+        hypervisor = configured(conf, host)
         try:
             count = sum(1 for _ in hypervisor.guests())
         finally:

@@ -98,8 +98,8 @@ def _stages(lab: Parts, folder: Path, conductors: int, hosts: Sequence[str]) -> 
     zoo = folder / "zoo.cfg"
     zoo.write_text(serve_zookeeper.configuration(data, serve_zookeeper.plain(zookeeper)), encoding="utf-8")
 
-    def daemon(name: str, *words: str, **environment: str) -> Process:
-        return Process(name, [*_DROVEWAY, *words, *named], folder / f"{name}.log", environment)
+    def daemon(name: str, *words: str) -> Process:
+        return Process(name, [*_DROVEWAY, *words, *named], folder / f"{name}.log")
 
     named = ("--config-file", str(config))
     return [
@@ -120,10 +120,7 @@ def _stages(lab: Parts, folder: Path, conductors: int, hosts: Sequence[str]) -> 
             )
         ],
         [daemon(f"conductor-{number}", "conductor", "run") for number in range(1, conductors + 1)],
-        [
-            daemon(f"worker-{host}", "worker", "run", "--host", host, **serve_settings.of_host(lab, host))
-            for host in hosts
-        ],
+        [daemon(f"worker-{host}", "worker", "run", "--host", host) for host in hosts],
     ]
 
 

@@ -8,14 +8,14 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 AGAIN_AFTER: Final = 1.0
 """Seconds from the death of a process to its next start."""
 
-_NOT_INHERITED: Final = ("DROVEWAY_", "NOTIFY_SOCKET", "WATCHDOG_")
+_NOT_INHERITED: Final = ("DROVEWAY_", "OS_", "NOTIFY_SOCKET", "WATCHDOG_")
 """Prefixes of the environment variables that a served process must not inherit: they are for another process or lab."""
 
 
@@ -27,7 +27,6 @@ class Process:
         name: str,
         words: Sequence[str],
         log: Path,
-        environment: Mapping[str, str] | None = None,
         *,
         answers: Callable[[], bool] | None = None,
     ) -> None:
@@ -42,7 +41,7 @@ class Process:
         self._notified.bind("")
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
         address = "@" + self._notified.getsockname()[1:].decode()
-        self._environment = {**inherited, **(environment or {}), "NOTIFY_SOCKET": address}
+        self._environment = {**inherited, "NOTIFY_SOCKET": address}
         self._process: subprocess.Popen[bytes] | None = None
         self._ended_at = 0.0
 

@@ -16,24 +16,19 @@ from droveway.persistence.nova import api
 def settings_of(
     lab: Parts, zookeeper: str, urls: dict[str, str], services_port: int, run: Path
 ) -> dict[str, dict[str, str]]:
-    """Return the configuration of all daemons, without the paths of each host's files.
+    """Return the configuration of all daemons.
 
     ``zookeeper`` is NAME:PORT, ``urls`` is what `in_place` returns, ``run`` is a directory for the workers' sockets.
     """
+    host = str(lab.layout.host("{host}"))
     return {
         "zookeeper": {"hosts": zookeeper},
         "journal": {"connection": urls["journal"]},
         "api_database": {"connection": urls["api"]},
         **served_cloud.settings(services_port),
-        "worker": {"hypervisor": "sandbox", "run_path": str(run)},
+        "worker": {"hypervisor": "sandbox", "run_path": str(run), "state_path": host, "instances_root": host},
         "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
     }
-
-
-def of_host(lab: Parts, host: str) -> dict[str, str]:
-    """Return the environment variables with the paths of a host's files for its worker."""
-    root = str(lab.layout.host(host))
-    return {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
 
 
 def write(settings: dict[str, dict[str, str]], path: Path, base: Path | None = None) -> None:

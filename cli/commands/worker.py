@@ -115,7 +115,7 @@ class Run(Daemon):
         from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
         from droveway.workers.host_queries import HostQueries
-        from droveway.workers.hypervisors.configured import configured
+        from droveway.workers.hypervisors.configured import configured, directory
         from droveway.workers.transfer.limits import Limits
 
         host = parsed_args.host
@@ -132,7 +132,7 @@ class Run(Daemon):
         theirs = session.clock(progress_path(host))
         if theirs is not None:
             clocks.require(theirs, "ZooKeeper")
-        state = Path(conf.worker.state_path)
+        state = directory(conf.worker.state_path, host)
         worker = Worker(
             host, state, hypervisor, references, session, endpoint=endpoint, identity=identity, limits=limits
         )

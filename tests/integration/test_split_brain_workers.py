@@ -152,9 +152,7 @@ def _put_to_sleep(site: Installation, sleeper: Sleeper, names: tuple[str, ...], 
 
 def _refused_second_worker(site: Installation, host: str) -> str:
     """What is said to somebody who starts another worker of the host."""
-    root = str(site.lab.layout.host(host))
-    environment = {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
-    code, _, complained = site.droveway("worker", "run", "--host", host, **environment)
+    code, _, complained = site.droveway("worker", "run", "--host", host)
     assert code == 2, complained
     return complained
 

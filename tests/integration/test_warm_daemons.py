@@ -103,11 +103,9 @@ def test_an_environment_on_which_imports_may_depend_is_for_a_process_of_its_own(
 def test_none_outlives_its_starter(site: Installation, tmp_path: Path) -> None:
     """Nor does the process that forked it."""
     words = ["worker", "run", "--host", "host1", "--config-file", str(site.configuration)]
-    root = str(site.lab.layout.host("host1"))
-    places = {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
     starter = subprocess.Popen(
         [sys.executable, "-c", STARTER, str(tmp_path / "log"), *words],
-        env={**os.environ, **places, "PYTHONPATH": str(Path(next(iter(support.__path__))).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(next(iter(support.__path__))).parent)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

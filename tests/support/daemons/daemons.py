@@ -27,7 +27,7 @@ from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.flows import registry
 from droveway.lab import served_cloud
 from droveway.lab.serve_ports import free_port
-from droveway.lab.serve_settings import in_place, map_cell, of_host, settings_of, write
+from droveway.lab.serve_settings import in_place, map_cell, settings_of, write
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database
 from droveway.persistence.journal import migrate
@@ -142,7 +142,7 @@ class Installation:
 
     def worker(self, host: str, *, configuration: Path | None = None, **environment: str) -> Daemon:
         """A host's worker, registered when this returns."""
-        places = of_host(self.lab, host)
+        places: dict[str, str] = {}
         if self.authority is not None:
             where = self._addresses.setdefault(host, f"127.0.0.1:{free_port()}")
             places |= {"OS_WORKER__TRANSFER_LISTEN": where, "OS_WORKER__TRANSFER_ADDRESS": where}
