@@ -227,7 +227,13 @@ class MoveConductor(JobConductor):
             return True
         if why := self._why_stuck(move):
             return self._park(posting, epoch, "cell-away", why)
-        unfenced = self._raise_fences(move, epoch)
+        try:
+            unfenced = self._raise_fences(move, epoch)
+        except sa.exc.SQLAlchemyError as error:
+            if absence(error) is not None:
+                raise
+            LOG.exception("Flow %s cannot begin", posting.flow)
+            return self._park(posting, epoch, "flow-stopped", f"the flow cannot begin: {without_sql(error)}")
         cells = self._resources.cells
         if unfenced:
             cells = cells.of_claim(move.server, epoch, unfenced, self._down(move))

@@ -247,6 +247,27 @@ def test_with_one_right_less_a_move_fails_and_says_that_the_database_refused_it(
     assert_balanced(site.lab)
 
 
+def test_a_move_whose_servers_row_may_not_be_written_rests_and_goes_on_once_it_may(
+    site: Installation, granted: Granted
+) -> None:
+    """PostgreSQL refuses to lock such a row, so that not even an undo can begin; MariaDB refuses the first write."""
+    granted.say("cell-cell1", "REVOKE UPDATE ON instances FROM droveway")
+    site.workers()
+    site.conductor()
+    site.done("server", "resize", "web", "--flavor", "swapping")
+    (move,) = [row["id"] for row in site.told("move", "list")]
+    rested, code = {"postgresql": ("needs-operator", 4), "mariadb": ("failed", 3)}[granted.kind]
+    assert site.droveway("move", "wait", move)[0] == code
+    shown = site.told("move", "show", move)
+    assert shown["state"] == rested
+    assert "the database refused a statement (ProgrammingError" in shown["error"]
+    granted.give_rights()
+    if rested == "needs-operator":
+        site.done("move", "retry", move)
+        assert site.await_rest_of(move) == "verifying"
+    assert_balanced(site.lab)
+
+
 def test_every_right_is_on_a_table_that_droveway_knows_and_every_table_may_be_read(granted: Granted) -> None:
     tables = {*ApiBase.metadata.tables, *CellBase.metadata.tables}
     assert {table for _, table in given(granted.kind)} == tables
