@@ -114,7 +114,17 @@ def judge(snapshot: Snapshot) -> Report:
     }
     explained = [each for each in found if _is_owed(each, owed)]
     findings = tuple(each for each in found if each not in explained)
-    noted = unique(iter([*explained, *_debts(snapshot), *journal.late_calls(snapshot), *contents.unread(snapshot)]))
+    noted = unique(
+        iter(
+            [
+                *explained,
+                *_debts(snapshot),
+                *journal.late_calls(snapshot),
+                *contents.unread(snapshot),
+                *hosts.declared_down(snapshot),
+            ]
+        )
+    )
     return Report(findings, noted, snapshot.counted())
 
 

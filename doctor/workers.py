@@ -26,7 +26,7 @@ def check(examined: Examined) -> Iterator[Finding]:
         return
     try:
         # The certificate of a host gives access to its own nodes alone.
-        known = {examined.host} if examined.host else _known(examined)
+        known = {examined.host: None} if examined.host else _known(examined)
     except DrovewayError:
         return
     findings = []
@@ -34,10 +34,12 @@ def check(examined: Examined) -> Iterator[Finding]:
     most = None if examined.host else _given(examined)
     for host in sorted(known):
         registered = examined.session.get(worker_path(host))
-        if registered is None:
-            findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
-        else:
+        if registered is not None:
             findings.append(_registered(host, registered[0], most))
+        elif known[host] is not None:
+            findings.append(Finding(FINE, host, f"host {host} is declared down: {known[host]}"))
+        else:
+            findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
     pinned = examined.conf.upgrade_levels.worker
     if pinned is not None and pinned < LEVEL and not any(each.code == "worker-lacks" for each in findings):
         detail = f"[upgrade_levels] worker is {pinned}, this release speaks {LEVEL}, and no worker lacks anything"
@@ -45,8 +47,10 @@ def check(examined: Examined) -> Iterator[Finding]:
     yield from findings
 
 
-def _known(examined: Examined) -> set[str]:
-    return {each.name for each in catalog.hosts(examined.site.api, examined.site.cell_databases)}
+def _known(examined: Examined) -> dict[str, str | None]:
+    """Return all hosts, each with why it was declared down; None for a host that is not declared down."""
+    hosts = catalog.hosts(examined.site.api, examined.site.cell_databases)
+    return {host.name: (host.disabled_reason or "no reason was given") if host.forced_down else None for host in hosts}
 
 
 def _given(examined: Examined) -> int | None:

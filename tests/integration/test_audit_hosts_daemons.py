@@ -286,6 +286,17 @@ def test_a_host_that_could_not_be_looked_at_is_named_with_the_reason(site: Insta
     assert "came with protocol level 3" in pinned[0]["detail"]
     assert HostChannel(site.session).query(["host1"], pinned=2)["host1"].why in pinned[0]["detail"]
 
+    # A host that somebody declared down is noted.
+    site.conductor()
+    until(lambda: {row["host"]: row["state"] for row in site.told("worker", "list")}.get("host3") == "up", "host3")
+    assert site.session.delete(worker_path("host3"))
+    until(lambda: {row["host"]: row["state"] for row in site.told("worker", "list")}["host3"] == "down", "no host3")
+    site.done("host", "down", "host3", "--i-made-sure", "it burnt")
+    noted = clean(site)
+    assert (
+        "noted: host3 is declared down and could not be looked at, so what it holds was not compared: no wor" in noted
+    )
+
     away = findings(site, OS_ZOOKEEPER__HOSTS="127.0.0.1:1")
-    assert {row["host"] for row in away} == set(site.lab.identity.hosts)
+    assert {row["host"] for row in away} == {"host1", "host2", "host4"}
     assert "no ZooKeeper answers at 127.0.0.1:1" in away[0]["detail"]

@@ -63,8 +63,16 @@ def test_an_installation_that_runs_is_well_but_for_what_it_does_not_guard(site: 
 
 
 def test_what_is_missing_is_named(site: Installation) -> None:
+    """A host is missing until somebody declares it down."""
     workers = site.workers()
+    conductor = site.conductor()
     workers["host2"].stop()
+    assert ("worker-away", "host2") in findings(site, 1)
+    until(lambda: site.told("worker", "list")[1]["state"] == "down", "that the host is seen as down")
+    site.done("host", "down", "host2", "--i-made-sure", "it burnt")
+    assert {code for code, _ in findings(site, 1)} == EXPECTED
+    site.done("host", "enable", "host2")
+    conductor.stop()
     with site.lab.journal.write() as session:
         session.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
     configure(site, "neutron", endpoint_override="http://127.0.0.1:1/")
