@@ -62,12 +62,12 @@ def create_server(lab: Lab, name: str, spec: cloud.Server) -> str:
 
 
 def start_server(lab: Lab, name: str) -> bool:
-    """Start a stopped server; False when it was active."""
+    """Start a server that is off; False when it runs."""
     return servers.start(lab, catalog.find_server(lab.api, lab.cell_databases, name))
 
 
 def stop_server(lab: Lab, name: str) -> bool:
-    """Stop an active server; False when it was stopped."""
+    """Stop a server that runs; False when it is off."""
     return servers.stop(lab, catalog.find_server(lab.api, lab.cell_databases, name))
 
 

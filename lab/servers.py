@@ -55,24 +55,29 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
 
 
 def start(lab: Lab, found: catalog.Server) -> bool:
-    """Start a stopped server; False when it was active.  Raises `droveway.errors.Refused` in any other state."""
+    """Start a server that is off, also one whose guest died; False when it runs.
+
+    Raises `droveway.errors.Refused` for a server that is neither active nor stopped.
+    """
     return _power(lab, found, VmState.STOPPED, VmState.ACTIVE)
 
 
 def stop(lab: Lab, found: catalog.Server) -> bool:
-    """Stop an active server; False when it was stopped.  Raises `droveway.errors.Refused` in any other state."""
+    """Stop a server that runs; False when it is off.  Raises `droveway.errors.Refused` as `start` does."""
     return _power(lab, found, VmState.ACTIVE, VmState.STOPPED)
 
 
 def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
-    if found.vm_state == after and found.task_state is None:
-        return False
-    if found.vm_state != before or found.task_state is not None:
+    if found.vm_state not in (before, after) or found.task_state is not None:
         raise Refused(
             f"server {found.name} is {found.vm_state} (task: {found.task_state or 'none'}), and only one that is "
             f"{before} or {after} without a task can be started or stopped: droveway server show {found.name}"
         )
     hypervisor = lab.hypervisor(str(found.host))
+    guest = hypervisor.guest(found.id)
+    runs = guest is not None and guest.running
+    if found.vm_state == after and runs == (after == VmState.ACTIVE):
+        return False
     if after == VmState.ACTIVE:
         hypervisor.start(found.id, _unfenced)
     else:

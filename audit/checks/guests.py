@@ -110,9 +110,8 @@ def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest
     if should_run is not None and should_run != guest.running:
         recorded = row.old_vm_state if row.vm_state == VmState.RESIZED else row.vm_state
         state = "runs" if guest.running else "is off"
-        verb = "start" if should_run else "stop"
         text = f"the guest of {standing.name} {state} on {row.host}, but the server is recorded as {recorded}"
-        yield _finding(standing, text, f"openstack server {verb} {standing.server}")
+        yield _finding(standing, text, _switch(row, on=should_run))
     flavor = row.flavors.get("cur")
     if guest.defined and flavor is not None:
         wanted, found = (flavor["vcpus"], flavor["memory_mb"]), (guest.vcpus, guest.memory_mb)
@@ -122,6 +121,19 @@ def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest
                 f"says {wanted[0]} and {wanted[1]}"
             )
             yield _finding(standing, text, f"openstack server reboot --hard {standing.server}")
+
+
+def _switch(row: ServerRow, *, on: bool) -> str:
+    """Return the command that brings the guest into the state that its row says.
+
+    Nova refuses to start a server that is recorded as active, to stop one that is recorded as stopped, and to reboot
+    one that waits for its confirm or revert.
+    """
+    if not on:
+        return f"virsh shutdown {row.uuid}"
+    return (
+        f"virsh start {row.uuid}" if row.vm_state == VmState.RESIZED else f"openstack server reboot --hard {row.uuid}"
+    )
 
 
 def _should_run(row: ServerRow) -> bool | None:

@@ -199,6 +199,10 @@ def test_a_server_can_be_built_stopped_started_and_deleted(lab: Lab) -> None:
     assert operations.stop_server(lab, "extra")
     assert not operations.stop_server(lab, "extra")
     assert operations.start_server(lab, server[:8])
+    lab.hypervisor("host3").stop(server, grace=0, fence=lambda: None)
+    assert [finding.mend for finding in books.balance(lab).findings] == [f"openstack server reboot --hard {server}"]
+    assert operations.start_server(lab, "extra")
+    assert not operations.start_server(lab, "extra")
     assert books.balance(lab).findings == ()
     with pytest.raises(Refused, match="there is a server extra already"):
         operations.create_server(lab, "extra", spec)

@@ -117,7 +117,7 @@ _MENDS: Final = (
     r"(UPDATE|DELETE FROM) \w+ .*WHERE .+;",
     r"rm (-r )?/.+",
     r"(virsh destroy [^;]+; )?virsh undefine .+",
-    r"virsh destroy .+",
+    r"virsh (destroy|start|shutdown) .+",
     r"openstack [a-z]+ .+",
     r"nova-manage [a-z_0-9]+ [a-z_]+ .+",
     r"curl -X DELETE .+",
