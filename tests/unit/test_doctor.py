@@ -12,7 +12,7 @@ import pytest
 from oslo_config import cfg
 from support.servers.certificates import Authority
 
-from droveway.cli.commands import worker
+from droveway.cli.commands import doctor, worker
 from droveway.cli.registry import COMMANDS
 from droveway.conf import services, settings
 from droveway.doctor import certificate, configuration, host, run
@@ -59,6 +59,20 @@ def test_a_finding_is_told_in_whole_sentences_with_commands_that_are_there(code:
         assert re.fullmatch(r"[A-Z\[].*\.", text), text
     for words in re.findall(r"droveway ([a-z]+(?: [a-z]+)*)", meaning.mend):
         assert any(words == name or words.startswith(f"{name} ") for name in COMMANDS), words
+
+
+def test_what_is_wrong_is_told_in_lines_that_fit_a_terminal_with_its_mend() -> None:
+    long = "the ensemble has one server only, and no move goes on while that server is away or is started anew"
+    rows = [
+        ("ok", FINE, "clock", "it agrees", "Nothing."),
+        ("warning", "zookeeper-alone", "zk1", long, "Add two. Wait."),
+    ]
+    assert "".join(doctor.lines(rows, 80)) == (
+        "ok       clock: it agrees\n"
+        "warning  zk1: the ensemble has one server only, and no move goes on while that\n"
+        "         server is away or is started anew (zookeeper-alone)\n"
+        "         Add two. Wait.\n"
+    )
 
 
 @pytest.mark.parametrize(
