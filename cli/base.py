@@ -172,6 +172,11 @@ class Command(command.Command, abc.ABC):
         lab = self._option(parsed_args) if parsed_args.config_file is None else None
         if lab or (not named and self._named_lab(parsed_args) and not CONFIGURATION.exists()):
             raise Refused(NO_DAEMONS)
+        if named and parsed_args.config_file is None and not Path(named).exists():
+            raise Refused(
+                f"{CONFIGURATION_VARIABLE} names the configuration {named}, which is missing: unset the variable, or "
+                "write the file"
+            )
         return settings.load_deployment(Path(named or CONFIGURATION))
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
@@ -189,6 +194,8 @@ class Command(command.Command, abc.ABC):
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
         """Return the lab's directory as it was named."""
         named = self._named_lab(parsed_args)
+        if not named and (parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)):
+            raise Refused("this command is for a lab, and an installation is named: give --lab DIR")
         if not named:
             raise Refused(
                 f"nothing is named that this could be for: give --lab DIR (or set {LAB_VARIABLE}) for a lab, "

@@ -26,8 +26,8 @@ def require_not_served(files: Layout) -> None:
     """Raise `droveway.errors.Refused` while daemons serve the lab, since both would run the same moves."""
     if lock.is_held(Layout(folder(files))):
         raise Refused(
-            f"daemons serve the lab {files.root}, so lab commands cannot use it: give --config-file "
-            f"{configuration(files)}, or stop  droveway lab serve"
+            f"daemons serve the lab {files.root}: give --config-file {configuration(files)} instead of the lab, or, "
+            "for a command  droveway lab ..., stop  droveway lab serve  first"
         )
 
 

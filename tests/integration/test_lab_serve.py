@@ -234,14 +234,23 @@ def test_a_serve_that_is_killed_leaves_no_daemon_behind(served: Served) -> None:
 def test_a_lab_that_is_served_is_for_no_lab_command(served: Served) -> None:
     """One sentence names the file by which the daemons are reached, and nothing is changed."""
     expected = (
-        f"droveway: daemons serve the lab {served.root}, so lab commands cannot use it: give --config-file "
-        f"{served.configuration}, or stop  droveway lab serve\n"
+        f"droveway: daemons serve the lab {served.root}: give --config-file {served.configuration} instead of the lab, "
+        "or, for a command  droveway lab ..., stop  droveway lab serve  first\n"
     )
     for words in (
         ["server", "list"], ["server", "resize", SERVER, "--flavor", "large"], ["lab", "serve"], ["lab", "destroy"],
     ):  # fmt: skip
         assert droveway("--lab", str(served.root), *words) == (2, "", expected)
+    expected = "droveway: this command is for a lab, and an installation is named: give --lab DIR\n"
+    assert served.droveway("lab", "worker", "stop", "host1") == (2, "", expected)
     assert served.told("move", "list") == []
+    assert served.stop() == 0
+    code, _, complained = served.droveway("move", "list")
+    expected = (
+        f"droveway: DROVEWAY_CONFIG_FILE names the configuration {served.configuration}, which is missing: unset the "
+        "variable, or write the file\n"
+    )
+    assert (code, complained) == (2, expected)
 
 
 def test_the_command_line_is_asked_before_the_environment_and_an_installation_before_a_lab(
@@ -270,7 +279,7 @@ def test_the_command_line_is_asked_before_the_environment_and_an_installation_be
         code, said, complained = droveway(*words, *options, **environment)
         assert (code, said) == (0, expected), (options, environment, complained)
     code, _, complained = droveway("lab", "server", "stop", SERVER, DROVEWAY_CONFIG_FILE=named)
-    assert (code, "give --lab DIR" in complained) == (2, True), complained
+    assert (code, complained.endswith("named: give --lab DIR\n")) == (2, True), complained
     build.destroy(Path(other))
 
 
@@ -328,7 +337,7 @@ def test_a_destroy_removes_what_serving_has_left(root: Path) -> None:
     assert not root.exists()
 
 
-@pytest.mark.parametrize("name", ["try-daemons", "three-in-the-morning"])
+@pytest.mark.parametrize("name", ["try-daemons", "three-in-the-morning", "first-move"])
 def test_a_page_about_daemons_shows_what_happens(tmp_path: Path, name: str) -> None:
     """Each command of its second terminal prints what the page shows, as does the one of its first terminal."""
     text = (HOWTO / f"{name}.rst").read_text(encoding="utf-8")

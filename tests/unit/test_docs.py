@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path.parts or path.name == "index.rst")
 SCREEN = 60
 """Lines that an operator's terminal shows at once."""
-SERVED = ("try-daemons", "three-in-the-morning")
+SERVED = ("try-daemons", "three-in-the-morning", "first-move")
 """The pages of which tests/integration/test_lab_serve.py runs the blocks for a second terminal."""
 LOGGING = ("engines", "flows", "workers", "cli")
 """The packages that write into the daemons' logs."""

@@ -49,6 +49,7 @@ FOREIGN: Final = {
     "guest-ping": "a command of QEMU's guest agent",
     "guest-sync": "a command of QEMU's guest agent",
     "host-evacuate-live": "a command of Nova's client",
+    "instances_path": "Nova's option",
     "log_file": "oslo.log's option",
     "nova-conductor": "Nova's daemon",
     "oslo-config-generator": "a command of oslo.config",
