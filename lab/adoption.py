@@ -17,6 +17,9 @@ from droveway.persistence.restored import Mark
 class LabMemory(Memory):
     """Holds what the files of a lab know of its moves, apart from the journal: marks, mirrors and the audit's findings.
 
+    The marks are those of `droveway.lab.marks`. A mirror holds what only the journal knew of a running move
+    (`droveway.engines.conductor.recorded`).
+
     The caller holds the lab's lock. `droveway.engines.operations.adoption.adopt` reads this before the journal.
 
     Raises `droveway.errors.Refused` for what cannot be used at all: a truncated database, or another lab's Placement.
@@ -43,7 +46,10 @@ class LabMemory(Memory):
         self.findings = findings
 
     def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:  # noqa: ARG002 - the journal itself has the mark
-        """Delete the old marks; the next run writes those of the databases as they are."""
+        """Replace the lab's old marks by new ones, which are read from the databases as they are now.
+
+        The old marks are deleted first. Otherwise a database that cannot be read now would keep its old mark.
+        """
         self._lab.layout.marks.unlink(missing_ok=True)
         with marks.Databases(self._lab.layout, self._lab.identity.hosts) as databases:
             databases.record()

@@ -1,4 +1,6 @@
-"""Defines guests on libvirt hosts whose serial line is a socket, over which a lab talks to them.
+"""Defines boot guests on libvirt hosts: guests whose serial line is a socket, over which a lab talks to them.
+
+A boot guest runs a little machine code instead of an operating system (`droveway.lab.boot_image`).
 
 Only the serial line differs from the definition that `droveway.workers.hypervisors.libvirt.hypervisor` makes for any
 other guest.
@@ -24,7 +26,11 @@ _LONGEST = "0" * 36
 
 
 class BootGuests(Libvirt):
-    """One host; ``run_dir`` takes the sockets. Raises `droveway.errors.Refused` when its path is too long for them."""
+    """Drives the libvirt of one host of a lab, whose guests are boot guests.
+
+    The sockets of their serial lines lie in the directory ``run_dir``. Raises `droveway.errors.Refused` when the path
+    of that directory is too long for a socket.
+    """
 
     def __init__(self, host: str, root: Path, *, run_dir: Path, **options: Any) -> None:
         super().__init__(host, root, **options)

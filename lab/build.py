@@ -24,17 +24,18 @@ from droveway.persistence.nova.cell import CellBase
 from droveway.persistence.restored import INCARNATION, new_incarnation
 from droveway.workers.directories import Directories
 
-Each = Callable[[Iterable[str]], Iterable[str]]
-"""Wraps the names of the servers that are built.
+ShowProgress = Callable[[Iterable[str]], Iterable[str]]
+"""Shows the operator how many servers of the lab are built.
 
-It yields them one by one, each when the server before it is built. So it can show the operator how many are built.
+The function gets the names of all servers, and yields them one by one. The lab builds a server before it asks for the
+next name, so the function can count the servers that are built.
 """
 
 
-def create(root: Path, spec: cloud.Cloud, each: Each = iter) -> Lab:
+def create(root: Path, spec: cloud.Cloud, each: ShowProgress = iter) -> Lab:
     """Build the lab and start its guests; when that fails, everything is removed again.
 
-    ``each`` gets the names of the servers; the servers are built in the order in which it yields the names.
+    ``each`` shows the progress, and the servers are built in the order in which it yields their names.
 
     Raises `droveway.errors.Refused` when the directory is taken or cannot be written, or the machine lacks what the
     hypervisor needs.
@@ -162,7 +163,7 @@ def _begin(files: Layout, spec: cloud.Cloud) -> Lab:
     return Lab(files, identity)
 
 
-def _build(lab: Lab, spec: cloud.Cloud, each: Each) -> None:
+def _build(lab: Lab, spec: cloud.Cloud, each: ShowProgress) -> None:
     _make_directories(lab)
     if spec.hypervisor == "libvirt":
         daemons.start(lab.layout, lab.identity)

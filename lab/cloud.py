@@ -183,8 +183,9 @@ class Server(Record, frozen=True):
 class Quota(Record, frozen=True):
     """How many vCPUs (``cores``) and MiB of memory (``ram_mb``) all servers of a project may have together.
 
-    None writes no limit for the resource. Then a project has the default limit, and without a default one the limit in
-    the group [quota] of the lab's droveway.conf, which is no limit.
+    None writes no limit for the resource into Nova's database. A project without a limit of its own has the default
+    limit. If Nova's database has no default limit either, the group [quota] of the lab's droveway.conf counts. The lab
+    is built with -1 there, so that such a project may have any number.
     """
 
     cores: Natural | None = None

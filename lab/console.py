@@ -1,7 +1,8 @@
 """Talks to a boot guest over its serial line, which QEMU offers as a unix socket.
 
-What the guest writes while nobody is connected is lost. So the lab asks the guest for its status until the guest
-answers. From then on the guest receives each line once.
+A guest that is still booting does not read its serial line, and what it writes while nobody is connected is lost. So
+the lab repeats its question for the guest's status until the guest answers. The answer shows that the guest reads the
+line. The lab sends any other line only after that, and sends it once.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ Direction = Literal["execute", "revert"]
 Phase = Literal["before", "during", "after", "stored"]
 Action = Literal["fail", "stall", "kill", "enospc", "corrupt"]
 Class = Literal["move", "destination"]
+"""What an injected failure is blamed on: the move, or the destination."""
+
 Process = Literal["conductor", "worker"]
 
 STALL_POLL: Final = 0.05
@@ -48,7 +50,11 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
     """How often it will still fire. A stall that has fired stays, with 0, until it is cleared."""
     fault: Class = "move"
-    """Whose fault a failure is; only after a fault of the destination is the next alternate tried."""
+    """What the error of the action ``fail`` is blamed on.
+
+    ``move`` raises StepError, after which the move is undone. ``destination`` raises DestinationFault, after which the
+    conductor may try the next alternate. The other actions do not use it.
+    """
     process: Process | None = None
     """The process in which it fires, conductor or worker; None for the one that comes to the place first."""
 

@@ -140,7 +140,9 @@ class Databases:
     def read(self) -> Marks:
         """Read the marks that the databases have now; a database that cannot be read gets its last recorded mark."""
         files, known = self._files, recorded(self._files) or Marks(incarnation=None, epoch=0)
-        # The workers' journals are read first: the conductors' journal has each number before a worker has it.
+        # The conductors' journal has each number before a worker has it. It is read after the workers' journals, so its
+        # numbers are at least as high as theirs, even when a move goes on meanwhile. In the other order a worker could
+        # show a number that is newer, and the conductors' journal would seem to be an older copy.
         present = {host: files.worker(host) for host in self._hosts if files.worker(host).exists()}
         workers = {host: self._read(path, _worker, known.workers.get(host)) for host, path in present.items()}
         incarnation, epoch, step = self._read(files.journal, _journal, (known.incarnation, known.epoch, known.step))
@@ -205,8 +207,8 @@ def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
 def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str]:
     """Yield for each database how it differs from the one that the lab used last; empty when it does not.
 
-    The texts with two ``{}`` are phrases of `Standing.counts`: `contradiction` fills them with the number now and the
-    number that was seen before.
+    The texts with two ``{}`` are parts of the sentence (`droveway.persistence.restored.Standing`). The first ``{}``
+    becomes the number that the database has now, and the second one the higher number that was seen before.
     """
     what = f"the journal {files.journal}"
     seen = [("", known.standing(known.incarnation))]

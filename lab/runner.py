@@ -1,4 +1,7 @@
-"""Runs a lab: the command that holds the lab's lock runs conductor, keeper and one worker a host as threads."""
+"""Runs a lab: the command that holds the lab's lock runs conductor, keeper and one worker for each host as threads.
+
+The keeper is the part of a conductor that admits moves to the board and acts on deadlines.
+"""
 
 from __future__ import annotations
 
@@ -50,9 +53,10 @@ WORKERS_UP: Final = 30.0
 
 
 def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
-    """Run the lab until nothing in it can go on, and return True; or wait until ``at_rest``, and return False.
+    """Run the lab until nothing in it can go on and return True; False when there was no need to run it.
 
-    It waits while another command holds the lock and runs the lab.
+    If another command holds the lab's lock, that command runs the lab. Then this function waits. It returns False as
+    soon as ``at_rest`` returns True. If the lock is free before that, it takes the lock and runs the lab itself.
     """
     while not at_rest():
         with lock.tried(lab.layout) as held:
@@ -176,7 +180,11 @@ class Runner:
             self._rest()
 
     def _rest(self) -> None:
-        """Wait before the next read of the journal: until the last flow ends and at most `SELDOM`, else `POLL`."""
+        """Wait before the next read of the journal.
+
+        While flows run, it waits until the last of them ends, at most `SELDOM` seconds. While none runs, it waits at
+        most `POLL` seconds.
+        """
         if self._conductor is not None:
             self._conductor.rest(SELDOM if self.busy() else POLL)
 

@@ -30,7 +30,10 @@ class Process:
         *,
         answers: Callable[[], bool] | None = None,
     ) -> None:
-        """Write what it prints to ``log``; ``answers`` says whether it is ready, else the process sends READY=1."""
+        """Write what the process prints to ``log``; ``answers`` says whether it is ready.
+
+        Without ``answers``, the process says so itself: it sends READY=1.
+        """
         self.name = name
         self.log = log
         self.is_ready = False

@@ -42,11 +42,14 @@ class ServerVolume:
 
     volume: str
     attachment: str
-    """The attachment that the server's row names."""
+    """The id of the attachment that the server has now; a shelve replaces it by a reserved one."""
     shown: Mapping[str, Any]
-    """The attachment by which the volume was connected, as Cinder shows it."""
+    """Cinder's whole answer for the attachment by which the volume was connected when the server was built.
+
+    The lab writes it into the server's block device mapping, as Nova does, also for a shelved server.
+    """
     connection: Mapping[str, Any]
-    """How the host reaches the volume, as os-brick takes it."""
+    """The connection info of the same attachment: how the host reaches the volume, as os-brick takes it."""
     device: str
     boot: bool
     size_gb: int

@@ -90,12 +90,20 @@ def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
 
 
 def _first_host(lab: Lab, cell_name: str) -> str:
-    """Return the host that a shelved server of the cell was on."""
+    """Return the cell's first host by name; a server that is made shelved is said to have been on it.
+
+    The cloud file names only the cell of such a server, but Nova's rows also name its last host.
+    """
     return min(name for name, host in lab.identity.hosts.items() if host.cell == cell_name)
 
 
 def _offload(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
-    """Turn what the services have of a built server into what a shelve leaves, and return the server with its image."""
+    """Change Neutron, Cinder and Glance as a shelve does, and return the server with what has changed.
+
+    The ports lose their bindings. Each volume gets a reserved attachment in place of the connected one. The root disk
+    becomes an image, unless it is a volume. For each thing that it makes, it pushes a function onto ``undo`` that
+    removes the thing.
+    """
     for port in new.ports:
         lab.cloud.network.unbind(port.id, profile={})
     volumes = []
