@@ -11,10 +11,14 @@ Words that the modules of this package use:
   which copied them.  A *manifest* is a file that lists the disks which a move set aside.
 - A server's directory is *set aside* when it is renamed to ``<uuid>_resize`` on the source, and *kept* when it is
   renamed to ``<uuid>_keep-<move>`` after the confirm.
+- The *storage probe* is a file that the destination writes into its instances directory.  If the source sees the file
+  in its own, both hosts share the directory.
+- To *prove* a copy is to read it back from the medium and to compare its checksums with those of the source.
 - An *overlay* is a disk that only holds its difference to another file, its *base*.
 - A *note* is a number that an action writes into the worker's journal, to find it again after a crash.
 - A *debt* is a clean-up that a host still owes, for example because its worker was away when the step ran.  A conductor
   sends the clean-up later as a command, which *pays* the debt.
 - A *question* is an action that looks at the host and changes nothing.  Its answer is soon out of date, so the worker
   keeps none and looks again each time (`droveway.wire.commands.ages`).
+- The *value* of an action is what its function returns: the facts that the worker answers to the conductor.
 """

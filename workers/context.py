@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Probe = Callable[[str, Direction, str, str], None]
 """Injects a fault; called with the step, the direction, the phase and the name of an effect (`Context.effect`).
 
+It has nothing to do with the storage probe of a destination, nor with the probes of a guest's agent and of a transfer
+port: these belong to moves, and this one to labs and tests.
 The phase is always ``during`` here, since a worker's faults fire while a step runs.  A conductor's faults have other
 phases too.
 """

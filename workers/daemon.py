@@ -285,8 +285,9 @@ class Worker:
     def _unanswered(self) -> list[str]:
         """Return the keys of the commands without an answer that the worker has to look at.
 
-        An execute that runs now is left out, because its thread answers it.  An undo that runs now is in the list: it
-        ends the execute that it undoes, which may still wait in the list.
+        An execute that runs now is left out, because its thread answers it.  An undo that runs now stays in the list.
+        The execute that it undoes may still wait in the list, and the worker ends that execute only if it finds the
+        undo in the list too.
         """
         everything = time.monotonic() >= self._next_full_read
         if everything:
@@ -298,8 +299,8 @@ class Worker:
         running = {run.command.key for run in self._runs.values() if run.key.direction == "execute"}
         left = [key for key in keys if key not in running and key not in self._answered]
         if left:
-            # Answers are read after commands, and a conductor deletes a command before its answer.  So a command
-            # whose answer was just deleted is not taken for an unanswered one.
+            # A conductor deletes a command before its answer.  If it deletes both while this method runs, the key stays
+            # in the list as if it had no answer.  `_command` reads the command later, and finds it gone.
             self._answered.update(self.coordination.children(result_path(self.host)))
         return [key for key in left if key not in self._answered]
 

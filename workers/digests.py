@@ -93,8 +93,9 @@ class Digests:
 
 
 def _go_on(file: int, size: int, reading: _Reading, ends: float) -> None:
-    # Where the page cache holds any of a preallocated extent, the kernel reports all of it as data.  Reading nearby
-    # fills the cache by read-ahead, so the cache is dropped first.
+    # The kernel reports a preallocated extent as a hole.  While the page cache holds any page of the extent, the kernel
+    # reports all of the extent as data, and the digest would have other pieces.  Read-ahead puts such pages into the
+    # cache when somebody reads the data beside the extent.  So the cache of the file is dropped first.
     os.fsync(file)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     for offset, length in list(_pieces(file, reading.offset, size)):

@@ -46,9 +46,9 @@ class Fence:
     def _require_command(self, found: tuple[bytes, int] | None, standing: int) -> None:
         """Raise Fenced unless the command is still there and carries the epoch that stands.
 
-        The epoch alone proves too little: a claim that goes on without this host keeps its epoch and deletes the
-        command.  A new claim may have stamped the command with its higher epoch while the action ran, and that epoch is
-        taken over.
+        The epoch alone proves too little.  When a conductor goes on with the move without this host, it deletes the
+        command, and the move's epoch stays the same.  When another conductor has taken the move over while the action
+        ran, it may have stamped the command with its higher epoch.  Then the action goes on under that epoch.
         """
         if found is None:
             raise Fenced(f"{self._command.key} was taken back: nothing more is done for it")

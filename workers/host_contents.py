@@ -83,7 +83,7 @@ def _move_named_in(path: Path) -> str:
     try:
         move = msgspec.json.decode(path.read_bytes(), type=Mark).move
     except (FileNotFoundError, msgspec.DecodeError):
-        # The file is gone since it was listed, or it is damaged.  Then no move is named, and the audit has the name
-        # alone.
+        # The file is gone since it was listed, or it is damaged.  Then the entry names no move, and the audit has only
+        # the directory's name to go by.
         return ""
     return move if _OWNER.fullmatch(move) else ""

@@ -109,6 +109,8 @@ class HostQueries:
 
     def _pages(self, query: queries.Query) -> list[queries.Page]:
         question = QUESTIONS.get(query.question)
+        # A worker that restarts may read its host again for the same query.  Each page has the id of its reading.  So
+        # the conductor does not make one answer of pages of two readings.
         reading = uuid.uuid4().hex
         try:
             if question is None or query.version != ACTION_VERSION:

@@ -136,8 +136,9 @@ class WorkerJournal:
     def finished_since(self, moment: float) -> list[str]:
         """Return the moves whose commands were all begun after ``moment``, a `time.time`, and have all ended.
 
-        Moves without a recorded command are among them: the worker was only asked questions about them, and those are
-        not recorded.
+        So the name tells only half: ``moment`` is a bound for the begin of the commands, not for their end.  Moves
+        without a recorded command are among them.  The worker was only asked questions about these moves, and it does
+        not record questions.
         """
         with self._lock:
             rows = self._db.execute(
@@ -251,7 +252,11 @@ class WorkerJournal:
             raise
 
     def _make(self) -> None:
-        """Make the file under another name, and rename it when it is complete: an empty file is then a damaged one."""
+        """Make the file under another name, and rename it when it is complete.
+
+        So the worker never leaves an unfinished file under the final name, not even when it is killed.  An empty file
+        there is one that was damaged later.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".new")
         new.unlink(missing_ok=True)

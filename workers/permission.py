@@ -33,7 +33,10 @@ class Permissions:
         self._lock = threading.Lock()
 
     def ready(self, server: str) -> str:
-        """Issue a permission to start the server's guest, good from now on, and return its name."""
+        """Issue a permission to start the server's guest, good from now on, and return the permission's name.
+
+        The action `prepare_start` calls this when it has found the guest ready to be started.
+        """
         name, now = uuid.uuid4().hex, self._now()
         with self._lock:
             self._ready = {each: told for each, told in self._ready.items() if now - told[1] < self._seconds}

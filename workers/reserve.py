@@ -1,7 +1,7 @@
 """Keeps room on the file system of the worker's journal for when all other room is gone.
 
-The reserve is for the journal records of one answer, and of actions that need no room on the disk themselves: to undo,
-to rename back, to start a guest.
+The worker uses the reserve for two kinds of journal records: the results of actions, and all records of actions that
+need no room on the disk themselves.  Such actions are an undo, the rename of a directory or the start of a guest.
 """
 
 from __future__ import annotations

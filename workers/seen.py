@@ -1,4 +1,4 @@
-"""Reads from a worker's journal the highest epoch and step number that the worker was asked with.
+"""Reads from a worker's journal the highest epoch and the highest step number in the commands that it has got.
 
 The conductors' journal records every move with its epochs and step numbers.  If its numbers are lower than those in a
 worker's journal, the conductors' journal was restored from an older copy.  A lab reads the workers' numbers before each

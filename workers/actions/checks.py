@@ -63,8 +63,9 @@ def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
 def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
     """Check that the guest could run here, and write the storage probe.
 
-    The value has the host's connector for Cinder and the free space in bytes.  Raises DestinationFault when the host
-    cannot run the guest, ``disk-full`` when its disks do not fit.
+    The storage probe is a file in the instances directory.  If the source sees it too (`find_storage`), the hosts share
+    that directory.  The answer has the host's connector for Cinder and the free space in bytes.  Raises
+    DestinationFault when the host cannot run the guest, with the code ``disk-full`` when the guest's disks do not fit.
     """
     definition = details.definition or new_definition(
         ctx, vcpus=details.vcpus, memory_mb=details.memory_mb, disks=[], volumes=details.volumes
@@ -113,7 +114,7 @@ def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
 
 @action(thrifty=True)
 def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
-    """Check that the destination's guest is as recorded and its disks are whole; the value says whether it runs."""
+    """Check that the destination's guest is as recorded and its disks are whole; the answer says whether it runs."""
     own_copy(ctx)
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None or guest.mark is None or guest.mark.move != ctx.move:
@@ -142,7 +143,10 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 
 @action(thrifty=True)
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Check that the disks set aside are this move's and all that the manifest lists; the value has the connector."""
+    """Check that the disks set aside are this move's and all that the manifest lists.
+
+    The answer has the disks and the host's connector for Cinder.
+    """
     require_storage(ctx, stem=ctx.move)
     name = set_aside_name(ctx.server)
     if not ctx.directories.exists(name) and is_set_aside(ctx)(ctx.server):
@@ -169,7 +173,7 @@ def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
     if guest is None:
         raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server}", code="missing")
     running_for = ctx.hypervisor.running_for(ctx.server) if guest.running else None
-    answers, why = (None, "") if running_for is None else _answers(ctx, details.probe_seconds)
+    answers, why = (None, "") if running_for is None else _ask_agent(ctx, details.probe_seconds)
     health: dict[str, Any] = msgspec.to_builtins(
         GuestHealth(
             running=running_for is not None,
@@ -188,7 +192,12 @@ def check_health(ctx: Context, details: CheckGuest) -> dict[str, Any]:
     return check_guest(ctx, details)
 
 
-def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:
+def _ask_agent(ctx: Context, seconds: float) -> tuple[bool | None, str]:
+    """Ask the guest's agent, which has ``seconds`` to answer, and return `GuestHealth.answers` and `GuestHealth.why`.
+
+    The first is True when the agent answered, False when it did not, and None when it was not asked or the guest has
+    none.  The second says why it did not answer.
+    """
     if not seconds:
         return None, ""
     ctx.effect("probe")

@@ -69,7 +69,7 @@ _Disk = TypeVar("_Disk")
 
 @action()
 def offer_disks(ctx: Context, details: OfferDisks) -> dict[str, Any]:
-    """Let the peer fetch what was set aside; the value has the address to fetch it from."""
+    """Let the peer fetch what was set aside; the answer has the address to fetch it from."""
     own_manifest(ctx)
     refuse_running(ctx, "its disks are offered")
     ctx.effect("offer")
@@ -146,14 +146,14 @@ def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
 def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
     """Copy every disk but swap, prove the copies, give their directory the server's name and remove the storage probe.
 
-    The value lists the disks in bytes with the checksums of both ends; ``bytes`` is how much crossed the network in
-    all.
+    The answer lists the disks.  Each has its sizes in bytes and two checksums: of the source's disk and of the copy.
+    ``bytes`` is how many bytes crossed the network for all disks together.
     """
 
-    def copied(own: Directory) -> Copies:
+    def copy_into(own: Directory) -> Copies:
         return _copy_local(ctx, own) if details.variant == "local" else _pull(ctx, details, own)
 
-    return make_copy(ctx, copied, variant=details.variant, probe=details.probe)
+    return make_copy(ctx, copy_into, variant=details.variant, probe=details.probe)
 
 
 @undo
@@ -162,15 +162,18 @@ def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
     return remove_copy(ctx)
 
 
-def make_copy(ctx: Context, copied: Callable[[Directory], Copies], *, variant: str, probe: str) -> dict[str, Any]:
-    """Run ``copied`` in a directory of this move's own, give that the server's name and remove the storage probe."""
+def make_copy(ctx: Context, copy_into: Callable[[Directory], Copies], *, variant: str, probe: str) -> dict[str, Any]:
+    """Make this move's copy in its own directory, give the directory the server's name and remove the storage probe.
+
+    ``copy_into`` copies the disks into the directory that it gets.
+    """
     hold_storage(ctx)
     if ctx.directories.exists(ctx.server):
         _clear_the_way(ctx)
     if not ctx.directories.exists(ctx.server):
         part = part_name(ctx)
         if ctx.directories.marker(part) is None:
-            _fill(ctx, copied, part)
+            _fill(ctx, copy_into, part)
         ctx.effect("rename")
         ctx.fence()
         ctx.directories.rename(part, ctx.server)
@@ -257,11 +260,11 @@ def _clear_the_way(ctx: Context) -> None:
         discard_copy(ctx, of_any_host=True)
 
 
-def _fill(ctx: Context, copied: Callable[[Directory], Copies], part: str) -> None:
+def _fill(ctx: Context, copy_into: Callable[[Directory], Copies], part: str) -> None:
     """Make the copies in the move's own directory; the marker is written last and says that they were proved."""
     ctx.directories.create(part)
     with ctx.directories.opened(part) as own:
-        disks, fetched = copied(own)
+        disks, fetched = copy_into(own)
         formats = {disk.name: disk.format for disk in disks}
         for disk in disks:
             found = ctx.hypervisor.disk_info(own.path(disk.name), disk.format)
@@ -313,15 +316,15 @@ def _pull(ctx: Context, details: CopyDisks, own: Directory) -> Copies:
 
 
 def _copy(
-    ctx: Context, own: Directory, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Source]
+    ctx: Context, own: Directory, disks: list[SetAsideDisk], bases: list[BaseFile], source: Callable[[], Source]
 ) -> Copies:
-    for digest in {*(base.digest for base in wanted), *(disk.backing for disk in disks if disk.backing)}:
+    for digest in {*(base.digest for base in bases), *(disk.backing for disk in disks if disk.backing)}:
         if not is_digest(digest):
             raise ctx.failed(f"the source offers {digest!r}, which is no digest of a base", code="protocol")
-    for name, disk_format in _formats_in(disks, wanted):
+    for name, disk_format in _formats_in(disks, bases):
         headers.require_format(disk_format, f"{name} of server {ctx.server}")
     tally = Tally(ctx)
-    fetched = backing_files.fetch(ctx, own, wanted, source, tally) if wanted else []
+    fetched = backing_files.fetch(ctx, own, bases, source, tally) if bases else []
 
     def copy(disk: SetAsideDisk, directory: int) -> CopiedDisk:
         with readers(source) as sources:
@@ -347,11 +350,11 @@ def side_by_side(
     return copied
 
 
-def _formats_in(disks: list[SetAsideDisk], wanted: list[BaseFile]) -> Iterator[tuple[str, str]]:
+def _formats_in(disks: list[SetAsideDisk], bases: list[BaseFile]) -> Iterator[tuple[str, str]]:
     """Yield every format that the source names, with the name of the disk or base that is said to have it."""
     for disk in disks:
         yield disk.name, disk.format
         if disk.backing:
             yield f"the base of {disk.name}", disk.backing_format
-    for base in wanted:
+    for base in bases:
         yield f"the base {base.digest[:12]}", base.format

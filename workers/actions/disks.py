@@ -84,7 +84,11 @@ def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 @action(thrifty=True)
 def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
-    """Bring back what was set aside (Nova's finish_revert_migration); the copy becomes ``<uuid>_del``."""
+    """Rename what was set aside back to the server's name (Nova's finish_revert_migration).
+
+    With ``same_directory``, source and destination keep their servers in one instances directory.  Then the copy has
+    the server's name there, and is first renamed to ``<uuid>_del``.
+    """
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
     refuse_running(ctx, "its disks are renamed")
     hold_storage(ctx)
@@ -109,7 +113,7 @@ def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 
 @undo
 def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
-    """Set aside again what was brought back, and give the copy the server's name again."""
+    """Set aside again what was brought back; with ``same_directory``, give the copy the server's name again."""
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
     require_storage(ctx)
     if not ctx.directories.exists(name) and _is_restored(ctx):
@@ -174,8 +178,9 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Refuse the undo: a worker deletes what was kept only when its time is over.
 
-    The conductor recorded what is kept as a debt with a date.  A conductor of an older release does not know the date.
-    It tries to pay this debt like any other, before its time, by asking for the undo.
+    The conductor records what is kept as a debt with a date: this host still has to carry out `purge_kept`.  A
+    conductor of an older release does not know such dates.  It pays a debt by asking the host for the undo of the
+    debt's action, so it asks for this undo before the date.
     """
     raise ctx.failed(f"what move {details.of_move} kept stays on {ctx.host.name} until its time is over")
 
@@ -184,7 +189,9 @@ def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:
     """Undefine this move's guest and delete its copy, after the source's guest runs again (Nova's revert_resize).
 
-    Only a guest with this move's mark is undefined.  On the same host the guest is the source's again, without a mark.
+    Only a guest with this move's mark is undefined.  When source and destination are one host, the guest there is
+    already the source's again and has no mark.  With ``same_directory``, both keep their servers in one instances
+    directory.  Then the copy has the name ``<uuid>_del`` (`restore_disks`).
     """
     require_storage(ctx, stem=ctx.move)
     undefine_own(ctx)

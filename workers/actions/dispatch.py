@@ -23,7 +23,7 @@ DISK_FULL: Final = "disk-full"
 
 
 def run(ctx: Context, details: Any) -> dict[str, Any]:
-    """Carry the command out and return the value of its answer.
+    """Carry the command out and return its value: the facts that the worker answers to the conductor.
 
     Raises StepError (or DestinationFault) for a failure that the conductor is told.  Fenced, CoordinationLost and
     Parked leave the command begun, without a result.

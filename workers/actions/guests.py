@@ -33,7 +33,7 @@ DOWN: Final = "down"
 
 @action(thrifty=True)
 def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
-    """Shut the guest down, or cut it off after the grace; the value says whether it ran before the step began."""
+    """Shut the guest down, or cut it off after the grace; the answer says whether it ran before the step began."""
     guest = _known(ctx)
     runs = guest is not None and guest.running
     ran = ctx.journal.note(ctx.step_key, "ran", int(runs))
@@ -75,7 +75,7 @@ def _goes_down(ctx: Context) -> bool:
 
 @action(of_destination=True, fills_disk=True)
 def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
-    """Define the guest with its new sizes on the copy of its disks; the value has its start count on this host."""
+    """Define the guest with its new sizes on the copy of its disks; the answer has its start count on this host."""
     _known(ctx)
     own_copy(ctx)
     volumes = ctx.volumes(details.volumes)
@@ -105,7 +105,7 @@ def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
 
 @undo
 def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
-    """Undefine the guest; on the same host, put back the definition that it had before."""
+    """Undefine the guest; if this host is also the source, put back the definition that the guest had before."""
     guest = _known(ctx)
     if not details.previous:
         undefine_own(ctx)
@@ -207,7 +207,10 @@ def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str,
 
 @undo
 def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
-    """Put the destination's definition back if this is its host too, then disconnect volumes and ports."""
+    """Disconnect volumes and ports; if this host is also the destination, first put the definition of its guest back.
+
+    The details have that definition in ``previous``, which is empty on any other host.
+    """
     guest = _known(ctx)
     if details.previous and (guest is None or guest.mark is None):
         refuse_running(ctx, "its definition is put back")

@@ -92,12 +92,12 @@ def undo_upload_disks(ctx: Context, _: UploadDisks) -> dict[str, Any]:
 def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
     """Make this move's copy from images, prove it, give it the server's name and remove the storage probe.
 
-    The value is like that of `copy_disks`.
+    The answer has the same fields as that of `copy_disks`.
     """
     for disk in details.disks:
         headers.require_format(disk.format, f"the image of {disk.disk} of server {ctx.server}")
 
-    def copied(own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+    def copy_into(own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
         tally = Tally(ctx)
         limits = ctx.host.limits.of_transfer()
 
@@ -106,7 +106,7 @@ def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
 
         return side_by_side(ctx, own, {disk.disk: disk for disk in details.disks}, download), []
 
-    return make_copy(ctx, copied, variant="image", probe=details.probe)
+    return make_copy(ctx, copy_into, variant="image", probe=details.probe)
 
 
 @undo

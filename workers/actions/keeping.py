@@ -13,11 +13,12 @@ from droveway.workers.directories import MARKER
 
 @action()
 def keep_copy(ctx: Context, details: KeepCopy) -> dict[str, Any]:
-    """Delete this move's marker in the directory of the server's disks, and then take its mark off the guest.
+    """Make this move's copy the server's own: delete the marker beside its disks, then take the mark off the guest.
 
-    No move deletes disks without a marker, or a guest without a mark.  A host that was away may get this command when
-    another move of the server has begun, so the disks may also be set aside.  Raises StepError (``missing``) for a disk
-    of ``disks`` that is not there.
+    Nothing is renamed here: the name ``<uuid>_keep-<move>`` is for what a confirm or `rename_copy` keeps.  No move
+    deletes disks without a marker, or a guest without a mark.  A host that was away may get this command when another
+    move of the server has begun, so the disks may also be set aside.  Raises StepError (``missing``) for a disk of
+    ``disks`` that is not there.
     """
     for name in (ctx.server, set_aside_name(ctx.server)):
         marker = ctx.directories.marker(name)

@@ -19,8 +19,8 @@ _STORE: Final = "store"
 
 _SPARE_BITS: Final = 65
 
-Proof = Callable[[str], bool]
-"""Takes the name of a directory and tells whether that directory may be deleted."""
+OwnerCheck = Callable[[str], bool]
+"""Takes the name of a directory, and tells whether the directory is what the move may delete."""
 
 
 def set_aside_name(server: str) -> str:
@@ -39,7 +39,10 @@ def kept_name(server: str, move: str) -> str:
 
 
 def part_name(ctx: Context) -> str:
-    """Return the directory's name under which this host makes the copy; it has the host, as hosts may share storage."""
+    """Return the name of the directory in which this host makes the copy.
+
+    The name contains the host's name, because two destinations of one move may share their storage.
+    """
     return f"{ctx.server}.part-{ctx.move}-{ctx.host.name}"
 
 
@@ -75,7 +78,7 @@ def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
         )
 
 
-def discard(ctx: Context, name: str, is_ours: Proof, *, of_move: str = "") -> None:
+def discard(ctx: Context, name: str, is_ours: OwnerCheck, *, of_move: str = "") -> None:
     """Delete a directory, also one that is half deleted: it is renamed first, and then its content is deleted.
 
     The rename may take another directory than the one that was checked: it can hang in the kernel while an NFS server
@@ -92,7 +95,7 @@ def discard(ctx: Context, name: str, is_ours: Proof, *, of_move: str = "") -> No
         _delete(ctx, gone, name, is_ours)
 
 
-def _delete(ctx: Context, gone: str, name: str, is_ours: Proof) -> None:
+def _delete(ctx: Context, gone: str, name: str, is_ours: OwnerCheck) -> None:
     if not ctx.directories.exists(gone):
         return
     if not (ctx.directories.is_empty(gone) or is_ours(gone)):
@@ -107,24 +110,27 @@ def _delete(ctx: Context, gone: str, name: str, is_ours: Proof) -> None:
     ctx.directories.remove(gone)
 
 
-def is_copy(ctx: Context, *, of_any_host: bool = False) -> Proof:
-    """Return a check that a directory is the copy that this host, or any host, made for this move."""
+def is_copy(ctx: Context, *, of_any_host: bool = False) -> OwnerCheck:
+    """Return a function that tells whether the directory of a given name is a copy that this host made for this move.
 
-    def proof(name: str) -> bool:
+    With ``of_any_host``, it may be any host's copy for this move.
+    """
+
+    def check(name: str) -> bool:
         marker = ctx.directories.marker(name)
         return marker is not None and marker.move == ctx.move and (of_any_host or marker.host == ctx.host.name)
 
-    return proof
+    return check
 
 
-def is_set_aside(ctx: Context, move: str = "") -> Proof:
-    """Return a function that tells whether this move, or the given one, set a directory aside."""
+def is_set_aside(ctx: Context, move: str = "") -> OwnerCheck:
+    """Return a function that tells whether this move, or ``move``, set the directory of a given name aside."""
 
-    def proof(name: str) -> bool:
+    def check(name: str) -> bool:
         manifest = ctx.directories.manifest(name)
         return manifest is not None and (manifest.move, manifest.server) == (move or ctx.move, ctx.server)
 
-    return proof
+    return check
 
 
 def is_whatever(_name: str) -> bool:
@@ -187,7 +193,7 @@ def own_manifest(ctx: Context, name: str = "") -> Manifest:
         )
     manifest = ctx.directories.manifest(name)
     if manifest is None or manifest.move != ctx.move or manifest.server != ctx.server:
-        owner = "nobody knows whom" if manifest is None else f"move {manifest.move}"
+        owner = "an unknown owner" if manifest is None else f"move {manifest.move}"
         raise ctx.failed(
             f"{ctx.directories.path(name)} on {ctx.host.name} was left by {owner}: see what it is and remove it",
             code="foreign",

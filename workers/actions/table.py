@@ -13,6 +13,7 @@ from droveway.wire import commands
 from droveway.workers.context import Context
 
 Body = Callable[[Context, Any], dict[str, Any]]
+"""Carries out one direction of an action, and returns its value: the facts that the worker answers to the conductor."""
 
 _Body = TypeVar("_Body", bound=Body)
 

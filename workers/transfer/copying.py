@@ -84,7 +84,7 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
             sent, coming = sum(length for _, length in missing), _fetched(ctx, sources, disk.name, missing, file)
         try:
             with contextlib.closing(coming):
-                _prove_all(ctx, where, coming, file, log, tally, proof)
+                _copy_and_prove(ctx, where, coming, file, log, tally, proof)
             own, sources_own = proof.finish(where)
         except DestinationFault:
             # A source that was changed after it was cloned makes the copy differ.  Then the change is the error to
@@ -144,10 +144,14 @@ def _copy_file(directory: int, disk: str, identity: Identity) -> Iterator[tuple[
         yield file, log
 
 
-def _prove_all(
+def _copy_and_prove(
     ctx: Context, where: DiskMap, coming: Iterator[str], file: int, log: ChunkLog, tally: Tally, proof: Proof
 ) -> None:
-    """Have every chunk proved; ``coming`` yields the checksums of the chunks that the log does not have."""
+    """Copy the chunks that the log does not have yet, and have every chunk proved.
+
+    The copying happens in the iterator ``coming`` (`_fetched`): for each of these chunks it first writes the chunk and
+    then yields its checksum.  For a copy that shares its blocks with the source, it only yields (`_cloned`).
+    """
     known = set(log.done)
     unproved = 0
     batch: list[Chunk] = []

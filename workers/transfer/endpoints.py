@@ -122,8 +122,8 @@ class TlsEndpoint:
     def wrap(self, stream: socket.socket) -> socket.socket:
         """Wrap the stream in TLS."""
         _keep_alive(stream)
-        # The handshake is left to `welcome`.  A silent peer can hold it up, and to end the connection then, another
-        # thread needs the wrapped stream.
+        # The handshake is left to `welcome`, because a silent peer can hold the handshake up.  Another thread then ends
+        # the connection by closing the wrapped stream.  It has that stream only after this method has returned.
         return self._identity.server_context().wrap_socket(stream, server_side=True, do_handshake_on_connect=False)
 
     def welcome(self, stream: socket.socket) -> None:

@@ -121,7 +121,11 @@ class LocalSource:
         return data, extents.checksum(data)
 
     def proof(self, disk: str, offset: int, length: int) -> str:
-        """Return the checksum of what the disk holds there now, read past the cache."""
+        """Return the checksum of what the medium holds there now, read past the page cache.
+
+        For a copy that shares its blocks with the source, this is the checksum with which the copy is compared
+        (`droveway.workers.transfer.proving`).
+        """
         if disk not in self._media:
             self.file(disk)
             self._media[disk] = self._open.enter_context(extents.Medium(*self._place(disk)))

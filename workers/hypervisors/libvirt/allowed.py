@@ -219,7 +219,7 @@ LEFT_OUT: Final = frozenset(
 """Parts that are left out in the same way, of elements that are otherwise taken over."""
 
 STATED: Final = {"devices/disk": "device", "devices/channel": "type"}
-"""Attributes that must be given, because this host's libvirt would choose the kind of disk or channel otherwise."""
+"""Attributes that must be given, because the libvirt that reads the definition would choose them otherwise."""
 
 
 def clean(root: Any) -> Any:
@@ -273,7 +273,8 @@ def _may_go(element: Any, where: str) -> bool:
 def _refuse_what_needs_the_host(root: Any) -> None:
     """Raise ValueError for elements that the list allows, but that another host would read in its own way.
 
-    They name a medium or a secret of this host, or leave a choice to the host's libvirt.
+    They name a medium or a secret of the host that the definition comes from, or leave a choice to the libvirt that
+    reads the definition.
     """
     for disk in root.findall("devices/disk"):
         source, kind = disk.find("source"), disk.get("device", "disk")

@@ -18,9 +18,11 @@ def hand_over(owner: pwd.struct_passwd, paths: Sequence[Path]) -> None:
 
 
 def let_reach(disks: Sequence[Path], bases: Path) -> None:
-    """Let the daemon's user enter the disks' directories and read all base files, whatever base a disk's header names.
+    """Let the daemon's user enter the disks' directories and read all files in the directory ``bases``.
 
-    Base files are made of images, and Nova lets everybody read them.
+    A disk's header also names its base, but a guest can write that header and name any file of the host.  So the worker
+    does not follow the header.  It makes all base files readable instead, and no other file.  Base files are made of
+    images, and Nova lets everybody read them too.
     """
     for directory in {path.parent for path in disks if path.exists()}:
         _let(directory, stat.S_IXOTH)

@@ -29,7 +29,10 @@ SERVER_BYTES = 64
 PF_EXITING = 0x4
 """The kernel's flag of a process that is exiting."""
 SIGNALS = ("SIGTERM", "SIGUSR1")
-"""The power button and the question.  A guest waits for both; it starts with them blocked, so that none gets lost."""
+"""The signals that a guest waits for; it starts with them blocked, so that none gets lost.
+
+SIGTERM is the power button.  SIGUSR1 says that a file holds a question for the guest (`Guest.serve`).
+"""
 
 
 def born(pid: int) -> int | None:
@@ -166,7 +169,10 @@ class Guest:
         return disk
 
     def read_block(self) -> None:
-        """Read the boot count and the written text from the boot disk, which is the first."""
+        """Read the boot count and the text (``mark``) from the boot disk, which is the first.
+
+        The text is what `Guest.serve` was last asked to write.  It is not the mark that names a move.
+        """
         block = os.pread(self.fds[0], BLOCK, 0)
         self.boots, self.mark = 0, "-"
         if block.startswith(MAGIC):
@@ -226,7 +232,7 @@ class Guest:
 def main(*spec: str) -> None:
     """Run the guest, and report on standard output how its boot went."""
     if os.fork():
-        os._exit(0)  # the guest is then a child of nobody, as QEMU is none of libvirtd
+        os._exit(0)  # the guest is then no child of the starter, just as QEMU is no child of libvirtd
     os.setsid()
     os.chdir("/")
     guest = Guest(*spec)
