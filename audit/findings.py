@@ -43,18 +43,21 @@ class Finding:
 
     kind: Kind
     subject: str
-    """The thing that it is about: a consumer, a port, a path below a host's root, a column of a server ..."""
+    """The thing that the finding is about: a consumer, a port, a path below a host's root, a column of a server ..."""
     detail: str
     """One sentence that says what is there and what should be."""
     mend: str
-    """The command that mends it."""
+    """The command that mends the finding, or that shows more where no command can be named that mends it."""
     host: str = NOBODY
     server: str = NOBODY
     move: str = NOBODY
     owable: bool = dataclasses.field(default=False, compare=False)
-    """Whether it lies on its host, so that a debt of the host may explain it."""
+    """Whether a debt of ``host`` may explain the finding: paying the debt removes what the finding is about."""
     guaranteed: bool = dataclasses.field(default=False, compare=False)
-    """Whether it is about the resources that ports ask of Placement, which `audit --heal` sets right in place."""
+    """Whether the finding is about resources that ports ask of Placement, such as a guaranteed bandwidth.
+
+    `audit --heal` sets such allocations and bindings right.
+    """
 
     def as_dict(self) -> dict[str, str]:
         """Return the finding with the keys that scripts rely on."""

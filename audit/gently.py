@@ -20,8 +20,12 @@ _HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """The kinds of findings that concern no server."""
 _NOT_OF_ROWS: Final = _HOSTS | {Kind.JOURNAL}
 """The kinds of findings that do not rest on a server's rows."""
-_VIEWS: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
-"""The beginnings of commands that change no row themselves, or only by a flow that compares it first."""
+_SAFE: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
+"""The beginnings of commands that an operator may follow in any case.
+
+`droveway move retry` runs a flow. The flow changes a row only if the row is still as the move left it. The other
+commands change no row.
+"""
 
 
 def gently(snapshot: Snapshot, finding: Finding) -> Finding:
@@ -29,7 +33,7 @@ def gently(snapshot: Snapshot, finding: Finding) -> Finding:
     if finding.kind not in _NOT_OF_ROWS and (found := behind.of(snapshot, finding.server)) is not None:
         return dataclasses.replace(finding, mend=found.mend)
     standing = snapshot.standings.get(finding.server)
-    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_VIEWS):
+    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_SAFE):
         return finding
     if (move := standing.move) is not None:
         row = snapshot.migration_of.get(move.id)

@@ -133,11 +133,11 @@ class MoveRow:
     error_code: str = ""
     """The code of the error for which it rests or has ended; empty when there was none."""
     marked: bool = False
-    """Whether it has written its task_state into the server's row."""
+    """Whether the move has written its task_state into the server's row."""
     recorded: bool = False
-    """Whether it has inserted its row into ``migrations``."""
+    """Whether the move has inserted its row into ``migrations``."""
     keep_image: bool = False
-    """Whether it keeps an image of each disk until its end."""
+    """Whether the move keeps an image of each disk until its end."""
     return_host: str = ""
     """The host to which a revert under way brings the server instead of the dead source; empty when there is none."""
 
@@ -148,17 +148,17 @@ class MoveRow:
 
     @property
     def between_cells(self) -> bool:
-        """Say whether it leads from one cell into another, so that both may have rows of its server."""
+        """Say whether the move leads from one cell into another, so that both may have rows of its server."""
         return self.dest_cell not in (None, self.source_cell)
 
     @property
     def stage(self) -> State:
-        """Return its state, or the state that it was in before, while it needs an operator."""
+        """Return the move's state; while the move needs an operator, return the state before that."""
         return self.parked_from or State.RUNNING if self.state is State.NEEDS_OPERATOR else self.state
 
     @property
     def short(self) -> str:
-        """Return the first letters of its id, which commands take."""
+        """Return the first letters of the move's id, which commands take."""
         return self.id[:SHORT]
 
 
@@ -184,7 +184,11 @@ class StepRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IntentRow:
-    """A write to a service whose end is not known; its state is ``open`` or ``late``."""
+    """A write to a service whose end is not known.
+
+    Its ``state`` is ``open`` while the conductor that sent the write has its claim. It is ``late`` when that conductor
+    lost its claim before the write was done: the service may still carry the write out.
+    """
 
     move: str
     service: str
@@ -202,7 +206,10 @@ class DebtRow:
     action: str
     written_off: bool = False
     kept: bool = False
-    """Whether it deletes, at its date, the source's disks that the host keeps for a time."""
+    """Whether the debt is about kept disks.
+
+    After a confirm the source may keep the server's disks for a time. The debt deletes them at its date.
+    """
     overdue: bool = False
     """Whether its date passed long ago."""
 
@@ -228,8 +235,8 @@ class PortView:
 class Consumer:
     """A consumer of allocations.
 
-    ``kind`` is its consumer type. Nova makes the consumers of servers without a type, so such a consumer has here the
-    type of a server.
+    ``kind`` is its consumer type. Nova gives the consumer of a server no type. For a consumer without a type ``kind``
+    is the type of a server.
     """
 
     kind: str
@@ -255,7 +262,7 @@ class ImageView:
     id: str
     name: str
     move: str
-    """The move that made it; empty when Nova made it."""
+    """The move that made the image; empty when Nova made it."""
     server: str = ""
     """The server whose root disk a shelve put into it; empty for an image that no shelve made."""
     status: str = ACTIVE
@@ -269,7 +276,7 @@ class Directory:
     is_directory: bool
     files: frozenset[str]
     move: str
-    """The move that its marker or manifest names; empty when it has none."""
+    """The move that the entry's marker or manifest names; empty when the entry has none."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

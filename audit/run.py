@@ -71,7 +71,10 @@ TAKEN_AWAY: Final[dict[str, frozenset[Kind]]] = {
     "start_guest": frozenset({Kind.GUEST, Kind.ALLOCATION}),
     "stop_guest": frozenset({Kind.GUEST}),
 }
-"""Maps each action that a host may owe to the kinds of findings that it removes."""
+"""Maps an action that a host may owe to the kinds of findings that the action removes.
+
+An action that is missing here may remove every kind of `ON_HOST`.
+"""
 
 
 def audit(sources: Sources) -> Report:
@@ -87,7 +90,8 @@ def audit(sources: Sources) -> Report:
     later = take(sources)
     again = judge(later)
     stood = {_again(finding) for finding in report.findings}
-    # A host that is missing in one of the snapshots was not compared, whatever the reason was each time.
+    # If one of the snapshots could not read a host, that host was not compared twice. So its gap is reported even if
+    # the two snapshots give different reasons for it.
     gaps = {gap.host: gap for each in (snapshot, later) for gap in hosts.check(each)}
     found = [finding for finding in again.findings if _again(finding) in stood]
     return Report(unique(iter({*found, *gaps.values()})), again.noted, again.counted)

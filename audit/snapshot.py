@@ -39,7 +39,10 @@ Amounts = Mapping[str, int]
 
 
 class Phase(enum.StrEnum):
-    """The phase of a server's move; in each the audit knows more or less exactly what the server should have."""
+    """The phase of a server's move, which decides what the server should have.
+
+    The audit knows that exactly at `REST` and `VERIFYING`, and knows only what is possible at `MOVING`.
+    """
 
     REST = "rest"
     """No move is open: the server is on one host, with one allocation, one binding for each port and so on."""
@@ -51,11 +54,11 @@ class Phase(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """How one server stands: its row and its open move, if it has one."""
+    """The standing of one server: its row, its open move if there is one, and the phase of that move."""
 
     server: str
     row: ServerRow | None
-    """The row in the cell that it is mapped to, or its only row; None when the server is deleted."""
+    """The row in the cell that the server is mapped to, or its only row; None when the server is deleted."""
     move: MoveRow | None
     phase: Phase
 
@@ -68,17 +71,17 @@ class Standing:
 
     @property
     def host(self) -> str | None:
-        """Return the host in its row."""
+        """Return the host in the server's row."""
         return self.row.host if self.row is not None else None
 
     @property
     def cell(self) -> str:
-        """Return the cell of its row; empty when it has none."""
+        """Return the cell of the server's row; empty when the server has no row."""
         return self.row.cell if self.row is not None else ""
 
     @property
     def hosts(self) -> frozenset[str]:
-        """Return every host that may have something of it."""
+        """Return every host that may have something of the server."""
         found = {self.host}
         if self.move is not None and self.phase is not Phase.REST:
             found |= {self.move.source_host, self.move.dest_host, self.move.return_host}
@@ -86,12 +89,12 @@ class Standing:
 
     @property
     def move_id(self) -> str:
-        """Return the id of its open move; empty when there is none."""
+        """Return the id of the server's open move; empty when there is none."""
         return self.move.id if self.move is not None else ""
 
     @property
     def is_being_deleted(self) -> bool:
-        """Say whether it is being deleted, so that what it had may be gone already."""
+        """Say whether the server is being deleted, so that what it had may be gone already."""
         if self.row is None:
             return True
         deleting = self.row.task_state == TaskState.DELETING and self.move is not None
@@ -99,13 +102,13 @@ class Standing:
 
     @property
     def placed(self) -> bool:
-        """Say whether it is on a host: not being built, not shelved and offloaded, not failed before it got a host."""
+        """Say whether the server is on a host: neither being built, nor offloaded, nor failed before it got a host."""
         row = self.row
         return row is not None and bool(row.host) and row.vm_state != VmState.BUILDING and not self.offloaded
 
     @property
     def offloaded(self) -> bool:
-        """Say whether it is shelved and on no host, and neither Droveway nor Nova is unshelving it."""
+        """Say whether the server is shelved and on no host, and neither Droveway nor Nova is unshelving it."""
         row = self.row
         return (
             row is not None
@@ -116,7 +119,7 @@ class Standing:
 
     @property
     def shelving(self) -> bool:
-        """Say whether its move is a shelve or an unshelve, in which for a time no host has anything of the server."""
+        """Say whether the server's move is a shelve or an unshelve: for a time no host has anything of the server."""
         return (
             self.move is not None
             and not kinds.of(self.move.kind).has_migration
@@ -202,7 +205,7 @@ class Snapshot:
 
     @functools.cached_property
     def standings(self) -> dict[str, Standing]:
-        """Return how each server stands that exists or has an open move."""
+        """Return the standing of each server that exists or has an open move."""
         return {server: self._standing(server) for server in sorted({*self.rows_of, *self.open_moves})}
 
     @functools.cached_property
@@ -256,7 +259,10 @@ class Snapshot:
         return next((store for store in self.stores if host in store.hosts), None)
 
     def unread(self, host: str | None) -> bool:
-        """Say whether the host's instances directory could not be read, so that it may be any other host's too."""
+        """Say whether the host's instances directory could not be read.
+
+        The host may then share the directory of any other host.
+        """
         return bool(host) and host not in self.seen_hosts and self.store_of(str(host)) is None
 
     def may_use(self, host: str | None, store: Store) -> bool:
@@ -264,7 +270,11 @@ class Snapshot:
         return host in store.hosts or self.unread(host)
 
     def has_image(self, standing: Standing) -> bool:
-        """Say whether the image that a shelved server's row names is or may be whole; a volume needs no image."""
+        """Say whether the image that a shelved server's row names is active, and so holds the whole root disk.
+
+        The answer is also yes when nothing speaks against it: the server has no row, its root disk is a volume, or the
+        images were not read.
+        """
         row = standing.row
         if row is None or row.from_volume or self.images is None:
             return True

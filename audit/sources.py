@@ -127,13 +127,16 @@ def take(sources: Sources) -> Snapshot:
 
 
 def _asked(moves: Iterable[MoveRow], flows: Iterable[FlowRow]) -> dict[str, MoveRow]:
-    """Map Nova's request ids to moves: each server's last move, if it has ended and is known by its action alone."""
+    """Map Nova's request ids to the ended moves whose end is to be seen in Nova by an instance action alone.
+
+    Of each server only the last move is looked at.
+    """
     last = {move.server: move for move in moves}
     over = {move.id: move for move in last.values() if move.state in _OVER and _is_known_by_its_action(move.kind)}
     return {f"req-{flow.uuid}": over[flow.move] for flow in flows if flow.move in over}
 
 
 def _is_known_by_its_action(kind: str) -> bool:
-    """Say whether such a move leaves an instance action and no migration, so that only the action shows its end."""
+    """Say whether a move of this kind leaves an instance action and no migration: only the action shows its end."""
     record = kinds.of(kind)
     return not record.has_migration and record.leaves_known_rows

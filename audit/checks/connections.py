@@ -64,7 +64,7 @@ def _objection(standing: Standing | None, host: str, name: str, wanted: frozense
         return "" if host in standing.hosts else "no move of the server goes there"
     if standing.host != host:
         return f"{standing.name} lives on {standing.host or 'no host'}"
-    return "" if name in wanted else f"it is none of {standing.name}"
+    return "" if name in wanted else f"it does not belong to {standing.name}"
 
 
 def _finding(snapshot: Snapshot, view: HostView, sort: _Sort, server: str, name: str, detail: str) -> Finding:

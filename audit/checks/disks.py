@@ -140,8 +140,8 @@ def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: 
 def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Standing | None) -> str:
     """Return the command that removes the entry.
 
-    When the entry's data may be nowhere else, the command only shows the server. In that case the rows may be wrong
-    which make the entry look left over.
+    When the entry's data may be nowhere else, the command only shows the server. The entry may look left over only
+    because the server's rows are wrong.
     """
     kept = _KEPT.search(entry.name)
     owed = _keeping(snapshot, store, kept[1]) if kept else None

@@ -23,9 +23,9 @@ Held = Mapping[str, Amounts]
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Find ports whose binding names no provider, or one that the server has no allocation of.
+    """Find ports whose binding names no provider, or a provider of which the server has no allocation.
 
-    Also find providers of which the server has another amount allocated than its ports ask for together.
+    Also find allocations of the server that differ from what its ports together ask of the provider.
     """
     ports: dict[str, list[tuple[PortView, PortResources]]] = {}
     for port in snapshot.ports:
@@ -65,7 +65,9 @@ def _names(port: PortView, asks: PortResources, standing: Standing, held: Held) 
     named = _named(port, asks)
     as_before = isinstance(told, str) and not asks.legacy
     if as_before:
-        detail = f"names the provider {told} alone, as before Neutron had groups, and no provider for each group"
+        detail = (
+            f"names the provider {told} alone, as before Neutron had groups; it should name a provider for each group"
+        )
         yield _of_port(port, standing, f"the port {port.id} {detail}")
     for group in sorted(asks.groups, key=lambda each: each.id):
         provider = named.get(group.id)

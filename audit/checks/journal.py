@@ -1,4 +1,4 @@
-"""Compares the journal with itself: an open move rests or has a flow, and an ended flow has no open step."""
+"""Compares the journal with itself: an open move waits, is parked or has a flow; an ended flow has no open step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from droveway.persistence.journal.states import State
 from droveway.printable import SHORT
 
 _RESTS: Final = frozenset({State.VERIFYING, State.NEEDS_OPERATOR})
+"""The states in which an open move needs no flow: it waits for a confirm or revert, or it is parked."""
 _FLOW_FOLLOWS: Final = frozenset({State.DELETING})
 """The states in which a move may have no flow: the keeper begins the next flow only when the last one has ended."""
 

@@ -23,7 +23,11 @@ _EXPECTED: Final = {
     State.CONFIRMING: frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED}),
     State.REVERTING: frozenset({MigrationStatus.FINISHED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}),
 }
-"""The statuses that a move's state allows for its migration; a forward flow allows all but confirm's and revert's."""
+"""Maps a move's state to the statuses that its migration may have.
+
+A state that is missing here belongs to a forward flow. In it the migration may have every status but those that a
+confirm or revert writes (`ENDING_MIGRATIONS`).
+"""
 _ARRIVED: Final = frozenset({MigrationStatus.POST_MIGRATING})
 _EXPECTED_OF_COPY: Final = {
     State.VERIFYING: _ARRIVED,

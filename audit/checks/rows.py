@@ -233,6 +233,11 @@ def _verifying(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterat
 
 
 def _fence(standing: Standing, row: ServerRow) -> Iterator[Finding]:
+    """Report a fence that is left in the server's rows.
+
+    The fence holds an epoch, which is the number of a conductor's claim. A conductor with an older claim sees the fence
+    and writes nothing.
+    """
     text = f"the fence of epoch {row.fence} of {standing.name} is left in cell {row.cell}, and no flow of it runs"
     yield _finding(Kind.FENCE, standing, "droveway_epoch", text, _delete_metadata(row, "droveway_epoch"))
 

@@ -30,7 +30,7 @@ def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRo
     """Compare the attachments of a server at rest; ``last`` is the server's last move."""
     row = standing.row
     if row is not None and row.vm_state == VmState.SHELVED_OFFLOADED and not standing.offloaded:
-        # Nova is unshelving the server. Its attachments may be empty or exported.
+        # Nova is unshelving the server. Its volumes may be exported to the new host already, or to no host yet.
         return
     devices = row.volumes if row is not None else ()
     found = {attachment.id: attachment for attachment in attachments}
@@ -66,7 +66,7 @@ def _moving(standing: Standing, attachments: list[AttachmentView]) -> Iterator[F
             yield _missing(standing, device)
     for attachment in attachments:
         if attachment.volume not in volumes:
-            why = f"the volume is none of {standing.name}"
+            why = f"the volume does not belong to {standing.name}"
             yield _extra(attachment, why, server=standing.server, move=standing.move_id)
         elif attachment.host is not None and attachment.host not in standing.hosts:
             yield _wrong(standing, attachment, f"is on {attachment.host}, where no move of the server goes")

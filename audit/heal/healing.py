@@ -31,7 +31,7 @@ _COPY: Final = re.compile(UUID)
 
 
 class Undo(NamedTuple):
-    """The undo of a step, which the host's worker carries out as a debt; it changes only what its move made there."""
+    """The undo of a step, which the host's worker carries out as a debt; it changes only what the move made there."""
 
     action: str
     details: dict[str, object]
@@ -48,7 +48,7 @@ class Evidence:
     away: frozenset[str] = frozenset()
     """The hosts whose workers are away."""
     homes: Mapping[str, Home] = dataclasses.field(default_factory=dict)
-    """Maps each server with findings about its ports to what its host can give to ports."""
+    """Maps each server with findings about its ports to its host, with what the host's providers can give to ports."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Mend:
 
     finding: Finding
     move: str = ""
-    """The ended move that left it, or in whose history it is noted; empty for a server that has none."""
+    """The ended move that left the thing, or in whose history the mend is noted; empty for a server without a move."""
     does: str = ""
     why: str = ""
     undo: Undo | None = None
@@ -235,7 +235,9 @@ def _disk(given: RuleInput, finding: Finding) -> Mend:
         details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": f"droveway-probe-{move.id}"}
         return _on_host(finding, move, host, "unfinished copy", Undo("check_destination", details))
     if not _COPY.fullmatch(entry.name) or not entry.move:
-        raise LeftAlone("it may hold the only disks of something: only what a move copied or left unfinished goes")
+        raise LeftAlone(
+            "it may hold the only disks of something: heal removes only what a move copied or left unfinished"
+        )
     move = given.ended(entry.move, [host])
     _refuse_own(move, host, "disks")
     _require_elsewhere(given, finding, host)
@@ -285,7 +287,9 @@ def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
 
 def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) -> Mend:
     if (finding.host, finding.move) in covered and finding.kind in (Kind.DISK, Kind.GUEST):
-        return Mend(finding=finding, why=f"{finding.host} undoes it with what it owes: see its debts in this plan")
+        return Mend(
+            finding=finding, why=f"{finding.host} removes it when it pays the debts that this plan makes due again"
+        )
     try:
         _require_known(given, finding.server)
         rule = _guaranteed if finding.guaranteed else RULES.get(finding.kind, _nobody)
@@ -356,7 +360,8 @@ def _one_host(given: RuleInput, hosts: Iterable[str]) -> str:
 def _refuse_own(move: MoveRow, host: str, what: str) -> None:
     """Raise `LeftAlone` for what a confirmed move has marked on its destination: it is the server's own since then.
 
-    The mark is still there when the destination was away at the confirm, or an earlier release confirmed the move.
+    A confirm takes the mark off. The mark is still there if the destination was away at the confirm, or if an earlier
+    release of Droveway confirmed the move.
     """
     if move.state is State.DONE and move.dest_host == host:
         # Even if Nova has evacuated the server since, its data may be here.

@@ -143,15 +143,15 @@ def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
     if not mend.move:
         # There is no move whose history could have it. The command's output and the log have it.
         finding = mend.finding
-        with orphans.hold_unmoved(sources.journal, finding.server, finding.server) as held:
-            outcome = _mend(sources, mend, held, 0)
+        with orphans.hold_unmoved(sources.journal, finding.server, finding.server) as hold:
+            outcome = _mend(sources, mend, hold, 0)
         LOG.info("%s healed %s (%s): %s", who, finding.server, finding.subject, mend.does)
         return outcome
     seq = orphans.note(sources.journal, mend.move, who=who, what=f"{mend.does} ({mend.finding.subject})")
     try:
-        with orphans.hold(sources.journal, mend.move) as held:
-            outcome = _mend(sources, mend, held, seq)
-            orphans.conclude(held.session, seq, outcome)
+        with orphans.hold(sources.journal, mend.move) as hold:
+            outcome = _mend(sources, mend, hold, seq)
+            orphans.conclude(hold.session, seq, outcome)
     except DrovewayError as error:
         with sources.journal.write() as session:
             orphans.conclude(session, seq, f"left alone: {error}")
@@ -159,39 +159,39 @@ def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
     return outcome
 
 
-def _mend(sources: Sources, mend: Mend, held: Hold, seq: int) -> str:
+def _mend(sources: Sources, mend: Mend, hold: Hold, seq: int) -> str:
     finding = mend.finding
     if mend.settlement is not None and mend.home is not None:
-        _settle(sources, mend.settlement, mend.home, held)
+        _settle(sources, mend.settlement, mend.home, hold)
         return DONE
     if mend.debt is not None:
-        orphans.owe_again(held.session, mend.debt)
+        orphans.owe_again(hold.session, mend.debt)
         return OWED
     if mend.undo is not None:
-        _owe(mend, held, seq)
+        _owe(mend, hold, seq)
         return OWED
     if finding.kind is Kind.ALLOCATION:
-        _release(sources, held)
+        _release(sources, hold)
     elif finding.kind is Kind.BINDING:
-        _unbind(sources, finding.subject, finding.host, held)
+        _unbind(sources, finding.subject, finding.host, hold)
     elif finding.kind is Kind.ATTACHMENT:
-        _detach(sources, finding.subject, held)
+        _detach(sources, finding.subject, hold)
     return DONE
 
 
-def _release(sources: Sources, held: Hold) -> None:
+def _release(sources: Sources, hold: Hold) -> None:
     """Release the move's allocations by the generation that was read, so that Placement refuses a late call."""
-    server = held.move.server
+    server = hold.move.server
     with _row(sources, server) as row:
         if row is not None and not sources.cloud.placement.allocations(server).allocations:
             raise Held("the server has no allocation of its own, so this one may stand for it")
-        held.require()
-        sources.cloud.placement.release(held.move.id)
+        hold.require()
+        sources.cloud.placement.release(hold.move.id)
 
 
-def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> None:
+def _settle(sources: Sources, planned: Settlement, home: Home, hold: Hold) -> None:
     """Set the planned allocations, then the providers in the ports' bindings; a repeat does what is left to do."""
-    server, network = held.move.server, sources.cloud.network
+    server, network = hold.move.server, sources.cloud.network
     with _row(sources, server) as row:
         if row is None or row.host != home.host or row.task_state is not None or row.moving:
             raise Held(f"the server {server} has changed meanwhile: see openstack server show {server}")
@@ -203,19 +203,19 @@ def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> No
         if now != planned:
             raise Held(f"the server {server} has changed meanwhile: its allocations, its ports' requests or profiles")
         if now.changes:
-            held.require()
+            hold.require()
             request = {"allocations": {uuid: {"resources": dict(each)} for uuid, each in now.allocations.items()}}
             sources.cloud.placement.rewrite(
                 {server: (found, request, found.consumer_type)}, project_id=found.project_id, user_id=found.user_id
             )
         profiles = {port.id: port.profile for port in ports}
         for port, allocation in now.named.items():
-            held.require()
+            hold.require()
             _set_profile(network, port, profiles[port], shares.profile(profiles[port], allocation))
 
 
 def _set_profile(network: Network, port: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Give the port's binding the new profile; when Neutron cannot bind it with that, give it the old one again."""
+    """Give the port's binding the new profile; if Neutron cannot bind the port with it, put the old profile back."""
     try:
         network.set_profile(port, new)
     except DestinationFault:
@@ -223,8 +223,8 @@ def _set_profile(network: Network, port: str, old: Mapping[str, Any], new: Mappi
         raise
 
 
-def _unbind(sources: Sources, port: str, host: str, held: Hold) -> None:
-    server = held.move.server
+def _unbind(sources: Sources, port: str, host: str, hold: Hold) -> None:
+    server = hold.move.server
     with _row(sources, server) as row:
         found = next((each for each in sources.cloud.network.ports(server) if each.id == port), None)
         lives = row is not None and row.task_state is None and row.host != host
@@ -232,25 +232,25 @@ def _unbind(sources: Sources, port: str, host: str, held: Hold) -> None:
             raise Held(f"the server or its port {port} has changed meanwhile")
         if found.bindings.get(host, INACTIVE) != INACTIVE:
             raise Held(f"the binding of port {port} on {host} is active now")
-        held.require()
+        hold.require()
         sources.cloud.network.delete_binding(port, host)
 
 
-def _detach(sources: Sources, attachment: str, held: Hold) -> None:
-    server = held.move.server
+def _detach(sources: Sources, attachment: str, hold: Hold) -> None:
+    server = hold.move.server
     with _row(sources, server) as row:
         found = next((each for each in sources.cloud.volumes.for_server(server) if each.id == attachment), None)
         if row is None or row.task_state is not None or attachment in row.attachments:
             raise Held(f"the server has changed meanwhile and may use the attachment {attachment}")
         if found is not None and (found.status != RESERVED or found.host is not None):
             raise Held(f"the attachment {attachment} is {found.status} now")
-        held.require()
+        hold.require()
         sources.cloud.volumes.delete_attachment(attachment)
 
 
-def _owe(mend: Mend, held: Hold, seq: int) -> None:
+def _owe(mend: Mend, hold: Hold, seq: int) -> None:
     assert mend.undo is not None  # noqa: S101 - the caller looked
-    session, move = held.session, held.move
+    session, move = hold.session, hold.move
     if session.get(Claim, move.id) is None:
         raise Held("nobody ever ran this move, so it made nothing on a host")
     if debts.owes(session, move.id, mend.finding.host, mend.undo.action):

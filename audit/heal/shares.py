@@ -1,7 +1,8 @@
-"""Finds the providers that give a server's ports what they ask for, and what has to change until the books agree.
+"""Chooses the providers that give a server's ports what they ask for: each provider gives a share.
 
-Of all ways to choose providers, the one that the server's allocations fit best is taken, then the one that the ports'
-bindings name. Where that leaves more than one way, the choice is left to an operator.
+It also says which allocations and bindings have to change until both agree with that choice. Of all ways to choose
+providers, the one that the server's allocations fit best is taken. If several fit equally well, the one that the ports'
+bindings name is taken. If that leaves more than one way, the choice is left to an operator.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Home:
-    """What the host of a server can give to its ports."""
+    """A server's host, with what the host's providers can give to the server's ports."""
 
     host: str
     offers: tuple[Offer, ...]
@@ -86,7 +87,11 @@ class _Part(NamedTuple):
     group: ResourceGroup
     able: Sequence[Offer]
     told: frozenset[str]
-    """Those providers that the binding names for the group, or for a group whose id Neutron has changed since."""
+    """Those of the providers ``able`` that the binding names for the group.
+
+    If the binding does not know the group's id, those that it names for any group count: Neutron may have changed the
+    id since the port was bound.
+    """
 
 
 Way = tuple[Offer, ...]
@@ -138,8 +143,8 @@ def profile(port: Mapping[str, Any], allocation: str | Mapping[str, str]) -> dic
 def _require_plain(port: PortView, host: str) -> None:
     if port.vnic_type != NORMAL:
         raise Unsettled(
-            f"the port {port.id} is of vnic type {port.vnic_type}, whose device on {host} decides who gives what it "
-            f"asks for: only {NORMAL} ports are put right"
+            f"the port {port.id} is of vnic type {port.vnic_type}, so its device on {host} decides which provider "
+            f"gives what the port asks for: heal puts only ports of vnic type {NORMAL} right"
         )
     if port.bindings.get(host) != ACTIVE:
         raise Unsettled(f"the port {port.id} is not bound to {host}: openstack port set --host {host} {port.id}")
@@ -181,8 +186,8 @@ def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
     ]
     if not ranked:
         raise Unsettled(
-            f"no providers of {home.host} that are below one another give what one port asks for: let the host's agent "
-            "report them, or move the server"
+            f"no providers of {home.host} in one subtree give what one port asks for: let the host's agent report such "
+            "providers, or move the server"
         )
     least = min(rank for rank, _ in ranked)
     best = [way for rank, way in ranked if rank == least]
@@ -199,8 +204,8 @@ def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
 def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
     """Return two counts that speak against this way of choosing; the way with the least counts is the best.
 
-    The first counts the groups of whose provider the server holds too little. The second counts the groups whose port's
-    binding names another provider.
+    The first count has each group for which the server holds too little of the provider that is chosen here. The second
+    count has each group for which the port's binding names another provider.
     """
     wanted = _sums(parts, way)
     short = {

@@ -29,7 +29,9 @@ _TRANSLATED: Final = ("state", "parked_from", "old_flavor", "new_flavor", "error
 
 _ELSEWHERE: Final = [kind.name for kind in KINDS if kind.elsewhere]
 _MARKS: Final = "accept"
+"""The step that writes the move's task_state into the server's row. It is the first one that writes in a cell."""
 _INSERTS: Final = "record_migration"
+"""The step that inserts the move's migration row."""
 
 
 def moves(session: orm.Session) -> tuple[MoveRow, ...]:
@@ -74,7 +76,7 @@ def _returning(session: orm.Session) -> dict[str, str]:
 
 
 def _wrote(session: orm.Session) -> set[tuple[str, str]]:
-    """Return as (move, step) which of the first two steps that write in a cell were done."""
+    """Return a pair (move, step) for each move and each of the steps `_MARKS` and `_INSERTS` that the move has done."""
     done = sa.select(MoveStep.move_id, MoveStep.step).where(
         MoveStep.step.in_((_MARKS, _INSERTS)),
         MoveStep.direction == "execute",

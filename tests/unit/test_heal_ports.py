@@ -135,7 +135,7 @@ def test_the_groups_of_a_port_stay_below_one_provider() -> None:
     stranger = offer("nic-agent", "node", {PACKETS: 100}, "NORMAL")
     assert settle(port("p", kpps=5), at=home(stranger)).named == {"p": {"p-bw": "br-a", "p-pps": "agent"}}
     apart = Home(host="source", offers=(SECOND, stranger))
-    with pytest.raises(Unsettled, match="no providers of source that are below one another"):
+    with pytest.raises(Unsettled, match="no providers of source in one subtree"):
         settle(port("p", kpps=5), at=apart)
 
 
