@@ -28,8 +28,8 @@ LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION_VARIABLE: Final = "DROVEWAY_CONFIG_FILE"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 NO_DAEMONS: Final = (
-    "this command is for the daemons of an installation, and a lab is none: there the droveway commands do the work of "
-    "daemons, or  droveway lab serve  does; name an installation with --config-file"
+    "this command is for an installation, which has daemons, and a lab is named. In a lab the droveway commands do the "
+    "work of daemons, or  droveway lab serve  does it: name an installation with --config-file"
 )
 
 _FORMATTERS: Final = {
@@ -198,8 +198,9 @@ class Command(command.Command, abc.ABC):
             raise Refused("this command is for a lab, and an installation is named: give --lab DIR")
         if not named:
             raise Refused(
-                f"nothing is named that this could be for: give --lab DIR (or set {LAB_VARIABLE}) for a lab, "
-                f"--config-file FILE (or set {CONFIGURATION_VARIABLE}) for an installation, or write {CONFIGURATION}"
+                "this command is for a lab or an installation, and none is named: give --lab DIR (or set "
+                f"{LAB_VARIABLE}) for a lab, --config-file FILE (or set {CONFIGURATION_VARIABLE}) for an installation, "
+                f"or write {CONFIGURATION}"
             )
         return Path(named)
 

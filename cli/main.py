@@ -37,7 +37,10 @@ _SIMILAR: Final = 0.7
 """How similar to a command the typed words must be, from 0 to 1, so that the command is offered in their place."""
 
 COLLECT_EVERY: Final = 250_000
-"""How many new objects the interpreter allows between two searches for garbage. Imports make fewer, and no garbage."""
+"""How many new objects the interpreter allows between two searches for garbage.
+
+The imports of a command make fewer objects than that, and none of them is garbage. So no search slows the imports down.
+"""
 
 _MENDABLE: Final = {
     errno.EACCES: "give the user who runs this command access to it",

@@ -53,7 +53,7 @@ COMMANDS: Final = {
     "freeze list": ("freeze:List", "what is frozen"),
     "thaw": ("freeze:Thaw", "end a freeze"),
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),
-    "audit": ("audit:Audit", "find what databases, services and hosts contradict each other in"),
+    "audit": ("audit:Audit", "find where databases, services and hosts contradict each other"),
     "doctor": ("doctor:Doctor", "has the installation what it needs?"),
     "upgrade check": ("doctor:Upgrade", "can conductors of this release take over?"),
     "cert authority": ("cert:Authority", "make an authority that signs the certificates of daemons"),

@@ -115,7 +115,7 @@ class Audit(Lister):
         more = f" and {count - NAMED} more" if count > NAMED else ""
         does = " or ".join(sorted({_does(mend) for mend in healing.able}))
         self.app.stderr.write(
-            f"Droveway can mend {count} of {_count(len(healing.mends))}, to be {does}: "
+            f"Droveway can mend {count} of {_count(len(healing.mends))}. It will {does}: "
             f"{', '.join(subjects[:NAMED])}{more}.\n"
             f"Type yes to mend {count}: "
         )
@@ -152,7 +152,7 @@ def _count(count: int) -> str:
 
 
 def _does(mend: Mend) -> str:
-    return "taken away for good" if mend.settlement is None else "put right"
+    return "remove for good" if mend.settlement is None else "put right"
 
 
 def _sentences(healing: Healing) -> Iterable[str]:

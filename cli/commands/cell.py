@@ -70,7 +70,7 @@ class Down(OfCell):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Record it; `cell up` takes it back."""
+        """Record that the cell is down; `cell up` takes that back."""
         from droveway.engines.operations import cells
 
         site, who = self.site(parsed_args), getpass.getuser()
@@ -86,7 +86,7 @@ class Up(OfCell):
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Record it; refused while its database does not answer."""
+        """Record that the cell is up; refused while its database does not answer."""
         from droveway.engines.operations import cells
 
         name = cells.declare_up(self.site(parsed_args), parsed_args.cell)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cliff import app
 
 FILES: Final = ":files"
-"""The output where the name of a file belongs, which the shell itself completes."""
+"""What is printed when the last word is to name a file. The shell then completes that name itself."""
 PATIENCE: Final = 3.0
 """Seconds after which nothing is offered: a database may not answer, and the shell waits at its prompt."""
 

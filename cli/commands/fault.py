@@ -45,7 +45,7 @@ class Arm(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Arm it and print its number."""
+        """Arm the fault and print its number."""
         from droveway.flows import registry
         from droveway.lab import faults
 

@@ -20,7 +20,7 @@ class Graph(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Print it."""
+        """Print the graph."""
         from droveway.flows import pictures, registry
 
         picture = {"mermaid": pictures.mermaid, "dot": pictures.dot, "text": pictures.text}[parsed_args.format]

@@ -22,7 +22,7 @@ class Create(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Build it and print how to use it."""
+        """Build the lab and print how to use it."""
         from droveway.lab import build, cloud
 
         spec = cloud.read_cloud(parsed_args.cloud) if parsed_args.cloud else cloud.demo_cloud()
@@ -40,7 +40,7 @@ class Destroy(Command):
     subject = Subject("dir", "the lab (else --lab or DROVEWAY_LAB)", kind=Path, optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Remove it and print how many guests ran."""
+        """Remove the lab and print how many guests ran."""
         from droveway.lab import build, served
         from droveway.lab.layout import Layout
 
@@ -85,7 +85,7 @@ class ServerCreate(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Build it and print its uuid."""
+        """Build the server and print its uuid."""
         from droveway.lab import operations
         from droveway.lab.cloud import Port, Server, Volume
 
@@ -110,7 +110,7 @@ class ServerStart(OfServer):
     """Start a stopped server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Start it; nothing is done when it runs."""
+        """Start the server; nothing is done when it runs."""
         from droveway.lab import operations
 
         operations.start_server(self.lab(parsed_args), parsed_args.server)
@@ -122,7 +122,7 @@ class ServerStop(OfServer):
     """Stop a server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Stop it; nothing is done when it is off."""
+        """Stop the server; nothing is done when it is off."""
         from droveway.lab import operations
 
         operations.stop_server(self.lab(parsed_args), parsed_args.server)
@@ -134,7 +134,7 @@ class ServerDelete(OfServer):
     """Delete a server, also one with a move under way: that move then ends as cancelled."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Delete it; volumes stay, but for those with delete_on_termination."""
+        """Delete the server; its volumes stay, except those with delete_on_termination."""
         from droveway.lab import operations
 
         operations.delete_server(self.lab(parsed_args), parsed_args.server)

@@ -35,7 +35,7 @@ class Serve(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Serve it, and end with 0 when told to stop."""
+        """Serve the lab, and end with 0 when told to stop."""
         from droveway.lab import serve
 
         if parsed_args.dir is not None:

@@ -409,7 +409,7 @@ def _explained(move: Move | View) -> str:
 
 
 def ways_out(site: Site, move: View) -> str | None:
-    """Return what to do with a waiting move that cannot be confirmed, reverted or either; None when it can be both."""
+    """Return what to do with a waiting move of which a confirm or a revert is refused; None if neither is."""
     from droveway.engines.keeper import outcomes
     from droveway.engines.operations import ends
     from droveway.persistence.journal import moves
@@ -418,7 +418,7 @@ def ways_out(site: Site, move: View) -> str | None:
     with site.journal.read() as session:
         present = moves.get(session, move.id)
     if outcomes.of_move(site.cell_databases, present) is not None:
-        return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
+        return f"Nova has ended this move, and Droveway soon ends it too; to end it now:  droveway move confirm {short}"
     barred = ends.barred(site, present)
     if len(barred) > 1:
         return barred["confirm"]

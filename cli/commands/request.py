@@ -42,7 +42,7 @@ class Create(OfServer):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Submit it and carry it on."""
+        """Submit the move and carry it on."""
         return create(self, parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
 
 
@@ -168,7 +168,7 @@ class Retry(_MoveRequest):
     """Enter again the step at which a move asked for an operator."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Carry it on from there."""
+        """Carry the move on from that step."""
         from droveway.persistence.journal import requests
 
         return self.carried(parsed_args, requests.retry, *AT_REST)
@@ -229,9 +229,15 @@ class Watch(OfMove):
 
 
 AT_REST: Final = ("verifying", "done", "reverted")
-"""The states at rest that a command takes for a success; failed, cancelled and needs-operator are at rest too."""
-KEPT: Final = ("verifying", "done")
-"""The states that a new move should reach; a move that its policy has reverted ends as reverted instead."""
+"""The states in which a move that rests or has ended counts as a success: the command ends with 0.
+
+A move also rests or ends in the states failed, cancelled and needs-operator, which count as failures.
+"""
+ARRIVED: Final = ("verifying", "done")
+"""The states that count as a success of a new move: the server is at its destination.
+
+A move that its policy has reverted ends as reverted, which is no success here.
+"""
 TIMED_OUT: Final = 124
 
 
@@ -286,14 +292,14 @@ def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | N
 
     site = command.site(parsed_args)
     move = submit.submit(site, move_spec(parsed_args, flavor=flavor, host=host))
-    return carry(command, site, move, *KEPT, lines=parsed_args.wait)
+    return carry(command, site, move, *ARRIVED, lines=parsed_args.wait)
 
 
 def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = False) -> int:
     """Carry the move as far as it goes by itself, print how it stands, and return the exit code.
 
-    A terminal shows the progress. Other outputs get a line for each change when ``lines`` are wanted. Where daemons run
-    the move, the command waits for it only when ``lines`` are wanted.
+    ``lines`` is what --wait says. If daemons run the move and ``lines`` is false, the command does not wait for it. If
+    the command waits, a terminal shows the progress. Another output gets a line for each change if ``lines`` is true.
     """
     command.note(move)
     if not site.runs_here and not lines:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from droveway.cli.sites import OperatedSite
 
 
-FOUND: Final = (
+_AS_HELP: Final = (
     "done: the step's work is done (where the step removes a copy or a guest, its host first has to show that it is "
     "gone); not-done: the step has to run again; left: the move ends as cancelled, and nothing of the server changes"
 )
@@ -47,12 +47,12 @@ class Settle(OfMove):
             help="the database that was put back from a copy: that of this cell, or api, placement or cinder; what the "
             "move had left there is written into it again",
         )
-        parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=FOUND)
+        parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=_AS_HELP)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write the finding into the journal and carry the move on."""
+        """Write what the operator found (--as) into the journal, and carry the move on."""
         import getpass
 
         from droveway.engines.keeper import outcomes
@@ -64,19 +64,19 @@ class Settle(OfMove):
             return self._settle_cell(site, parsed_args)
         if parsed_args.step is None or parsed_args.found is None:
             raise Refused("say which step, and with --as what was found of it; or with --cell which database")
-        found = move_requests.find_move(site, parsed_args.move)
+        resting = move_requests.find_move(site, parsed_args.move)
         if parsed_args.found == settling.LEFT:
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
-            return carry(self, site, settling.leave(site, found.id, parsed_args.step, **words), *AT_REST, "cancelled")
-        if found.state == State.VERIFYING:
-            kind = outcomes.of_move(site.cell_databases, found)
+            return carry(self, site, settling.leave(site, resting.id, parsed_args.step, **words), *AT_REST, "cancelled")
+        if resting.state == State.VERIFYING:
+            kind = outcomes.of_move(site.cell_databases, resting)
             if kind is not None:
-                return carry(self, site, move_requests.end(site, found.id, kind), *AT_REST)
+                return carry(self, site, move_requests.end(site, resting.id, kind), *AT_REST)
             done = parsed_args.found == settling.DONE
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
-            return carry(self, site, waiting.settle(site, found, parsed_args.step, done=done, **words), *AT_REST)
+            return carry(self, site, waiting.settle(site, resting, parsed_args.step, done=done, **words), *AT_REST)
         if parsed_args.found == settling.DONE:
-            self._prove(site, found.id, parsed_args.step)
+            self._prove(site, resting.id, parsed_args.step)
         with site.journal.write() as session:
             move = settling.settle(
                 session,
@@ -89,7 +89,7 @@ class Settle(OfMove):
         return carry(self, site, move, *AT_REST)
 
     def _settle_cell(self, site: OperatedSite, parsed_args: argparse.Namespace) -> int:
-        """Write what the move left into the restored database, and print what differed."""
+        """Write the values that the move had written into the restored database again, and print what differed."""
         import getpass
 
         from droveway.engines.operations import settling_cells

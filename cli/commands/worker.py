@@ -71,7 +71,7 @@ class Drain(OfWorker):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Write it into the worker's row, where it stays when the worker is started again."""
+        """Write the drain, or its end, into the worker's row, where it stays when the worker is started again."""
         from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.write() as session:

@@ -1,4 +1,4 @@
-"""Shows from a move's history where the move could go: destination, alternates, and why not each other host."""
+"""Shows from a move's history its destination, its alternates, and for each other host why it was turned down."""
 
 from __future__ import annotations
 

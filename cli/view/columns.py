@@ -48,7 +48,7 @@ class Took(columns.FormattableColumn[Any]):
     """How long something ran: seconds for programs, `1.4 s` for people; empty while it still runs."""
 
     def human_readable(self) -> str:
-        """Return it in its two largest units."""
+        """Return the span in its two largest units."""
         return "" if self._value is None else span(self._value)
 
 

@@ -64,10 +64,10 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "cell-away": Explanation(
         "A step needed the database of a cell that did not answer, or that somebody declared down.",
-        "Before the step that stops the guest, the next alternate was tried. After it the step waited for [conductor] "
-        "step_deadline seconds. Then the move was undone, if Nova's API database still mapped the server to its old "
-        "cell. Otherwise the move rests as needs-operator. No step waits for a cell that is declared down. The move "
-        "then ends with the rows of the other cell alone where it can, and rests where it cannot.",
+        "If the guest had not been stopped yet, the next alternate was tried. If it had been stopped, the step waited "
+        "for [conductor] step_deadline seconds. If Nova's API database still mapped the server to its old cell at the "
+        "end of that time, the move was undone; if not, the move rests as needs-operator. If the cell is declared "
+        "down, no step waits for it: the move ends with the rows of the other cell alone, or rests if it cannot.",
         "Start the database that the sentence names; one that was declared down needs droveway cell up besides. If the "
         "move rests: droveway move retry MOVE. If it failed: ask for it again.",
     ),
@@ -99,7 +99,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "output-lost": Explanation(
         "What a command had to say could not be written: the disk behind its output is full, or nobody has it open.",
-        "What was asked for was done, or goes on. The command ended with 1; the id of a move stands in its sentence.",
+        "What was asked for was done, or goes on. The command ended with 1. If it made or changed a move, its error "
+        "names the id of that move.",
         "Do not ask again: droveway move show MOVE tells how it stands. Give the output room.",
     ),
     "still-moving": Explanation(
@@ -187,12 +188,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     # The choice and the claim of a destination.
     "no-valid-host": Explanation(
         "No host can take the server. The message names each host and the filter at which it fell out.",
-        "At submit nothing was changed. Later the move was undone and ended as failed; the server is as it was.",
+        "If the move was refused at submit, nothing was changed. If no host was left later on, the move was undone and "
+        "ended as failed; the server is as it was.",
         "Free or enable a host, start its worker, or choose another flavor: droveway move plan SERVER shows the rest.",
     ),
     "next-graph": Explanation(
         "The next alternate needs another kind of flow: it is in another cell, or it is back in the server's own one.",
-        "The flow ended, and the move went on there by the next flow: its server, its migration and its history stay.",
+        "This flow ended, and the move went on to that alternate by another flow. The move keeps its id, its migration "
+        "and its history.",
         "Nothing: droveway move show MOVE tells the steps of both flows.",
     ),
     "no-capacity": Explanation(
@@ -489,11 +492,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "being-evacuated": Explanation(
         "Nova evacuates a server that is to be deleted, or took it elsewhere right before its rows were to go.",
-        "Nothing more of it is deleted while Nova builds it anew. The step is tried again for [conductor] retry_for "
-        "seconds, and follows the server once the evacuation is over; then the move rests as needs-operator.",
+        "Nothing more of the server is deleted while Nova builds it anew. The step is tried again for [conductor] "
+        "retry_for seconds. If the evacuation ends in that time, the step deletes the server on its new host. If it "
+        "does not, the move rests as needs-operator.",
         "Wait until openstack server show tells no task any more, then droveway move retry MOVE: the server is deleted "
-        "where it is by then. Where the evacuation hangs, the same command deletes it all the same, as Nova's own "
-        "delete would.",
+        "where it is by then. If the evacuation hangs, say droveway move retry MOVE without waiting: it deletes the "
+        "server in the middle of the evacuation, as Nova's own delete would.",
     ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
@@ -526,7 +530,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Its guest was not started. The step is tried again for [conductor] retry_for seconds; then the move rests as "
         "needs-operator.",
         "See who changed the rows, and whether the server runs anywhere. Once they are as the move left them: droveway "
-        "move retry MOVE. Where only the server's state was reset, the retry itself puts the move's mark back.",
+        "move retry MOVE. If only the server's state was reset, that command also writes the move's "
+        "task_state into the row again.",
     ),
     "guest-runs": Explanation(
         "A guest runs whose disks were to be moved, copied or removed.",

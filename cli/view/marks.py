@@ -53,7 +53,7 @@ def is_terminal(out: TextIO | Any) -> bool:
 
 
 def wants_colour(out: TextIO | Any) -> bool:
-    """Say whether it is such a terminal and NO_COLOR is not set."""
+    """Say whether the output is a terminal as `is_terminal` has it, and NO_COLOR is not set."""
     return is_terminal(out) and not os.environ.get("NO_COLOR")
 
 

@@ -1,4 +1,4 @@
-"""Shows on a terminal how far a command is that takes longer than a second; the display goes when the command ends."""
+"""Shows on a terminal how far a command is, if it takes longer than a second, and clears the display at its end."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def seconds(text: str) -> int:
 
 
 def seconds_or_none(text: str) -> int:
-    """Return the seconds of a span of time, or 0."""
+    """Return the seconds of a span of time; 0 for the text ``0``, which means no time at all. It never returns None."""
     return 0 if text == "0" else seconds(text)
 
 

@@ -40,9 +40,9 @@ class Bar:
     right: float
     seconds: float
     taken_over: bool
-    """Whether another claim ended this step than the one that ended the step before it.
+    """Whether a conductor claimed the move anew after the step before it in the flow and before the end of this step.
 
-    In that case the earlier conductor was killed, or released the move.
+    In that case the conductor of the step before it was killed, or released the move.
     """
 
     @property

@@ -316,7 +316,7 @@ def test_on_a_terminal_one_is_asked_and_told_what_goes(lab: Stage, move: str, mo
         monkeypatch.setattr("sys.stdin", Terminal(answer + "\n"))
         said = lab.cli("audit", "--heal", code=code)
         assert "mend: release what the ended move" in said
-        assert f"Droveway can mend 1 of 1 finding, to be taken away for good: {move}." in lab.error
+        assert f"Droveway can mend 1 of 1 finding. It will remove for good: {move}." in lab.error
     assert lab.held(move) == {}
     assert "--yes agrees to what --heal plans" in lab.refused("audit", "--yes")
 

@@ -387,7 +387,7 @@ def test_on_a_terminal_one_is_asked_and_told_what_is_put_right(
     monkeypatch.setattr("sys.stdin", Terminal("no\n"))
     said = lab.cli("audit", "--heal", code=3)
     assert f"  mend: let the binding of the port {server.old.id} name {BRIDGE_B}\n" in said
-    assert f"Droveway can mend 1 of 1 finding, to be put right: {server.old.id}." in lab.error
+    assert f"Droveway can mend 1 of 1 finding. It will put right: {server.old.id}." in lab.error
     planned = mending.plan(books.sources(lab.lab), frozenset())
     with caplog.at_level("INFO", logger=mending.LOG.name):
         ((_, outcome),) = mending.heal(books.sources(lab.lab), planned, who="ana", away=frozenset())

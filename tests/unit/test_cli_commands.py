@@ -333,7 +333,8 @@ def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: 
 def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main.main(["server", "list"]) == 2
     assert capsys.readouterr().err == (
-        "droveway: nothing is named that this could be for: give --lab DIR (or set DROVEWAY_LAB) for a lab, "
+        "droveway: this command is for a lab or an installation, and none is named: give --lab DIR (or set "
+        "DROVEWAY_LAB) for a lab, "
         "--config-file FILE (or set DROVEWAY_CONFIG_FILE) for an installation, or write /etc/droveway/droveway.conf\n"
     )
     assert main.main(["server", "list", "--lab", str(tmp_path)]) == 2
