@@ -1,8 +1,8 @@
 """Makes the access list of every node in ZooKeeper, by the subjects of certificates.
 
 A conductor may do everything.  The worker of a host reads its own commands and inquiries, and makes and removes its own
-results, progress, answers and registration.  Epochs, which every worker compares with its commands, may be read by
-everybody who gets in.
+results, progress, answers and registration.  A move's epoch is the number of its present claim. Every worker compares
+it with the epoch in its commands, so everybody who gets in may read epochs.
 """
 
 from __future__ import annotations

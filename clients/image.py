@@ -140,7 +140,7 @@ class Images:
         headers = {"Content-Type": "application/octet-stream"}
 
         def send() -> Any:
-            # An upload that broke off here may have been complete there, and then a whole disk is not sent again.
+            # Glance may have received all of an upload whose answer was lost. Then the whole disk is not sent again.
             if self.require(image).status != QUEUED:
                 return None
             return self._rest.send("PUT", path, data=body, headers=headers)

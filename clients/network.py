@@ -124,8 +124,9 @@ class Network:
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
         """Bind the port to the host; the new binding is INACTIVE while another host has the active one.
 
-        If the port is bound to the host already, that binding stays, and so does its profile. But if the binding names
-        other providers than ``profile``, or failed with the same ones, its profile becomes ``profile``.
+        If the port is bound to the host already, that binding stays. It keeps its own profile, except in two cases: its
+        own profile names other providers than ``profile``, or it names the same providers and the binding has failed.
+        In these cases it gets ``profile``.
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
 
@@ -286,8 +287,10 @@ class Network:
     def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> bool:
         """Send a binding, and say whether Neutron accepted it; after a conflict it is False, and nothing was changed.
 
-        Raises `droveway.errors.DestinationFault` when Neutron refuses the binding and does not have it, and
-        `droveway.clients.rest.TryAgainError` when Neutron itself failed.
+        If Neutron refuses the binding, the port's present binding on the host is read. An earlier try may have made it:
+        if it names the right providers (see `_names`), it counts as accepted. Otherwise
+        `droveway.errors.DestinationFault` is raised. Raises `droveway.clients.rest.TryAgainError` when Neutron itself
+        failed.
         """
         response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
         if response.status_code == _BINDING_REFUSED:
@@ -387,15 +390,15 @@ def _is_refused_binding(response: Any) -> bool:
 
 
 def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
-    """Say whether a binding names the same providers as a profile, and works with them.
+    """Say whether a binding names the same providers as a profile, and has not failed with them.
 
-    Neutron keeps the providers in the profile of a binding that failed, so that the names alone prove nothing. A
-    binding that names no providers may have failed all the same.
+    Neutron keeps the providers in the profile of a binding that failed, so that the names alone prove nothing. If the
+    profile names no providers, it does not matter whether the binding has failed.
     """
     wanted = profile.get(ALLOCATION)
     if dict(binding["profile"] or {}).get(ALLOCATION) != wanted:
         return False
-    # A binding without providers may have failed before the move, which then leaves it as it is.
+    # A binding without providers may have failed before the move. The move leaves such a binding as it is.
     return wanted is None or binding["vif_type"] != _FAILED
 
 

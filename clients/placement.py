@@ -130,8 +130,8 @@ class Placement:
     ) -> None:
         """Give the server's allocations to the migration, and the destination's to the server, in one POST.
 
-        ``source`` is what `allocations` returned for the server. The caller reads it first, and checks after that that
-        the caller still holds the move. When somebody has written the server's allocations since, the generation in
+        ``source`` is what `allocations` returned for the server. The caller first reads ``source`` and then checks its
+        claim on the move. If somebody else has written the server's allocations since that reading, the generation in
         ``source`` is old and `ConsumerChanged` is raised.
         After a crash ``source`` may already have the destination's allocations, and then nothing is done. Raises
         `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed then.
@@ -175,11 +175,12 @@ class Placement:
         release: bool = False,
         found: Allocations | None = None,
     ) -> None:
-        """Give the migration's allocations back to the server, or with ``release`` empty both, in one POST.
+        """Give the migration's allocations back to the server in one POST; ``release`` removes those of both instead.
 
-        Nothing is done when the migration has none: the claim never ran, or this has run before. Then the server has to
-        have ``source_allocations``, where they are given. ``found`` is what `allocations` returned for the server
-        before the caller checked that it may do this; a change by somebody else since then is not overwritten.
+        Without ``release`` nothing is done when the migration has no allocations: the claim never ran, or this method
+        has run before. In that case the server has to have ``source_allocations``, if they are given. ``found`` is what
+        `allocations` returned for the server before the caller checked its claim on the move. A change that somebody
+        else has made since then is not overwritten.
         """
         held, holds = self.allocations(migration), found or self.allocations(server)
         if release:

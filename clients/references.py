@@ -1,4 +1,8 @@
-"""Gives a worker what it may ask of the cloud: the volumes behind the references in its commands, and images."""
+"""Gives a worker what it may ask of the cloud: how volumes are reached, and images.
+
+A command for a worker holds only references: the ids of attachments in Cinder and of images in Glance. The worker looks
+them up itself, so that no secret of a volume stands in a command.
+"""
 
 from __future__ import annotations
 

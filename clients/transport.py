@@ -1,7 +1,7 @@
 """Bounds the time of each HTTP request as a whole, however slowly its answer comes.
 
-The time-out of requests is between two bytes. So a server that sends a byte now and then would be waited for without
-end.
+The time-out of the library requests limits only the wait for the next byte. With it alone, a client would wait without
+end for a server that sends a byte now and then.
 """
 
 from __future__ import annotations

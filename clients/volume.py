@@ -27,8 +27,9 @@ _CREATE_SECONDS: Final = 300
 class Attachment:
     """An attachment without its connection info, which may hold a secret.
 
-    ``status`` is reserved, attaching or attached. ``host`` is the host that the volume is exported to. It is None when
-    the volume is exported to none, and empty while the attachment is not complete, when Cinder does not name the host.
+    ``status`` is reserved, attaching or attached. ``host`` is the host that the volume is exported to. It is None if
+    the volume is exported to no host. It is empty if the volume is exported but the attachment is not complete yet:
+    until then Cinder does not name the host.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """Follows changes in ZooKeeper by watches.
 
 A watch of ZooKeeper fires once, and has to be armed again by another read. The client calls watches on threads of its
-own. There only `NodeWatch` waits for answers. The other classes only forget what they knew, and read again when they
-are asked next.
+own. A watch that waits for an answer of ZooKeeper on such a thread delays the watches after it. Of these classes only
+`NodeWatch` does that. The other classes only forget what they knew, and read again when they are asked next.
 """
 
 from __future__ import annotations

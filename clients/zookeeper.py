@@ -1,7 +1,7 @@
 """Speaks to ZooKeeper by kazoo, and to the embedded one of a lab by zake.
 
-ZooKeeper holds the list of work and wakes those who wait. It is no record: conductors make what is lost here again from
-the journal. An epoch is the number of a move's present claim, and a newer claim has a higher one.
+ZooKeeper holds the list of work and wakes those who wait. It is no record: if ZooKeeper loses its nodes, conductors
+make them again from the journal. An epoch is the number of a move's present claim, and a newer claim has a higher one.
 """
 
 from __future__ import annotations
@@ -275,9 +275,10 @@ class Coordination:
             return True
 
     def delete_together(self, paths: Sequence[str]) -> None:
-        """Delete nodes that should all exist, in one transaction, so that a process that is killed leaves all or none.
+        """Delete nodes that should all exist, in transactions of up to `_AT_ONCE` nodes.
 
-        When one of them is missing or has children, each is deleted by itself, in their order.
+        A process that is killed leaves either all nodes of a transaction or none. If one of them is missing or has
+        children, the nodes of that transaction are deleted one by one, in their order.
         """
         with self._translated():
             for start in range(0, len(paths), _AT_ONCE):
@@ -370,8 +371,9 @@ class Coordination:
             yield
         except exceptions.NoAuthError as error:
             raise CoordinationLost(
-                "ZooKeeper lets others do this, not this daemon: its host is not mapped to a cell, no conductor has "
-                "run since it was mapped, or [zookeeper] conductor_identity and worker_identity differ between daemons"
+                "ZooKeeper lets others do this, not this daemon. The cause may be that its host is not mapped to a "
+                "cell, that no conductor has run since the host was mapped, or that [zookeeper] conductor_identity or "
+                "worker_identity differs between daemons"
             ) from error
         except (exceptions.KazooException, self.client.handler.timeout_exception) as error:
             raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error

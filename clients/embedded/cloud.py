@@ -33,8 +33,9 @@ class EmbeddedCloud(Cloud):
     def add_network_host(self, host: str, devices: Mapping[str, Mapping[str, Any]] = NO_DEVICES) -> None:
         """Let ports be bound on the host; a real Neutron learns this from the host's agent.
 
-        ``devices`` maps each bridge of the agent to its ``physical_network``, and to whether the agent has ``reported``
-        the bridge's resources. The key of the agent itself is empty.
+        ``devices`` maps the name of each bridge to a mapping with two keys. ``physical_network`` is the network that
+        the bridge reaches. ``reported`` says whether the agent has reported the bridge's resources. The agent itself
+        has such an entry too, under an empty name.
         """
         self.network_root.request(f"/hosts/{host}", "PUT", json={"devices": devices})
 

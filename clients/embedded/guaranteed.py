@@ -84,7 +84,7 @@ class PortPolicy(Base):
 
 
 class Device(Base):
-    """A provider of a host as its agent reports it: a bridge, or the agent itself, which has an empty name."""
+    """A bridge of a host, or the host's network agent itself, whose name is empty; each may be a provider."""
 
     __tablename__ = "network_devices"
 
@@ -92,7 +92,7 @@ class Device(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     physical_network: Mapped[str]
     reported: Mapped[bool]
-    """Whether the agent reports its resources."""
+    """Whether the agent reports the resources of this device, so that ports may use it as a provider."""
 
 
 _RULES_OF: Final = select(RuleRow).where(RuleRow.policy == bindparam("policy")).order_by(RuleRow.kind, RuleRow.id)
@@ -185,8 +185,8 @@ def change_policy(
 ) -> None:
     """Give the port another QoS policy, or none, and change its server's allocations accordingly, as Neutron does.
 
-    Allocations of providers that the profile of the active binding does not name stay. Raises RefusalError, as Neutron
-    refuses, when the server has no allocation of a provider that the profile names, or the provider has not enough.
+    Only allocations of the providers that the profile of the active binding names are changed. Raises RefusalError, as
+    Neutron refuses, if the server has no allocation of such a provider, or if the provider has not enough.
     """
     session = request.session
     old = resource_request(session, port)

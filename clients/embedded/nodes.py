@@ -86,7 +86,11 @@ class Store(FakeStorage):
                 raise
 
     def inform(self, client: Any, child_watches: Any, data_watches: Any, inform_self: bool = True) -> None:
-        """Fire the watches that these changes concern; a session that sets one meanwhile sees the changes anyway."""
+        """Fire the watches that these changes concern.
+
+        A session may set a watch while this runs. Such a watch need not fire: the changes are stored already, and the
+        read that sets the watch returns them.
+        """
         with self._client_lock:
             clients = [each for each in self._clients if inform_self or each is not client]
         for each in clients:

@@ -172,9 +172,10 @@ def _pipeline(settings: Any) -> WsgiApplication:
 def _require_database(database: Path) -> None:
     """Raise `droveway.errors.Refused` when the file is no database.
 
-    Placement would answer each request with an internal error that names neither the file nor the mend. The file is
-    read by SQLite alone: closing it another way would drop every lock of this process on it. The connection may write,
-    since the next reader rolls back what a killed process had begun.
+    Placement would answer each request with an internal error that names neither the file nor the mend. Only SQLite may
+    open the file: if this process opened the file itself and closed it, the system would drop every lock that SQLite
+    holds on it in this process. The connection may write, since the next reader rolls back what a killed process had
+    begun.
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True)) as opened:
