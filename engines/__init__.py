@@ -1,5 +1,13 @@
 """Runs the graphs of moves.
 
 ``conductor`` runs one claimed flow, ``keeper`` decides over all moves, ``operations`` are what commands do, and
-``site`` opens the databases and services of an installation.  `docs/glossary.rst` explains the words.
+``site`` opens the databases and services of an installation.
+
+- A *move* is the whole life of one operation on one server, such as a resize or a migration.
+- A *flow* is one graph of steps that runs for a move: first the forward flow, then a confirm or a revert.
+- The *journal* is the database of moves, flows, steps and claims.
+- A *site* is where moves run.  It is either an *installation*, whose daemons run the moves, or a *lab*: a small cloud
+  in one directory, whose commands run the moves themselves.
+
+`docs/glossary.rst` in the repository has all words.  The first lines of ``conductor`` have those of its own.
 """

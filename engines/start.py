@@ -43,7 +43,10 @@ let a parked move go on.  The keeper acts on such a command in its next round.
 """
 
 KEEPER_PROBE: Final = 0.1
-"""Seconds between two looks at whether a command has filed a flow."""
+"""Seconds between two looks (probes) at whether a command has filed a flow.
+
+It has nothing to do with the fault injector `Probe`.
+"""
 
 RACKS_FOR: Final = 60.0
 """Seconds for which the keeper uses what it read about the racks of hosts, before it reads it again."""
@@ -62,7 +65,7 @@ def conductor(
 
     A conductor does not start when a worker has seen a higher epoch than the journal can have given.  Workers of
     ``ignored`` hosts are not asked.  What the journal recorded of moves is mirrored in ``records``, by default in
-    ZooKeeper.
+    ZooKeeper.  Tests inject faults with ``probe``, which flows call before and after each step.
     """
     conf = site.conf
     resources = Resources(

@@ -145,9 +145,12 @@ def nowhere(move_id: str, down: list[str]) -> str:
 def lives_in(run: Run, graph: Graph, mapped: str) -> str:
     """Name the cell whose rows of the server count: usually ``mapped``, the one that the server is mapped to.
 
-    If only that cell is declared down, the rows in the other cell of the move may count instead.  The rows in the
-    source cell count, unless an unshelve has started the guest in the target cell.  The rows in the target cell count
-    only for a forward move that has copied all disks.
+    The rows in the other cell of the move can only count if the mapped cell alone is declared down.
+
+    - If the server is mapped to the target cell, the rows in the source cell count.  There is one exception: after an
+      unshelve has started the guest in the target cell, the rows in the target cell count.
+    - If the server is mapped to the source cell, the rows in the source cell count.  There is one exception: after a
+      forward move has copied all disks, the rows in the target cell count.  No unshelve has this exception.
     """
     row, record = run.row, graph.kind_record
     other = row.source_cell if mapped == row.dest_cell else row.dest_cell

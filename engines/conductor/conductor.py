@@ -195,8 +195,9 @@ class MoveConductor(JobConductor):
             ]
         for move, hosts, ended in left:
             epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
-            # `_drop_fences` removes only fences that have our epoch.  So each fence is raised to our epoch first.  A
-            # conductor with an older epoch then finds no fence of its own, and without that it cannot write.
+            # A conductor can only write in a cell while the fence there has its own epoch.  `_drop_fences` removes only
+            # fences that have our epoch, so each fence is raised to our epoch first.  After the removal no fence has an
+            # older conductor's epoch, so that conductor cannot write.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch, posting.flow)
             followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
@@ -399,8 +400,9 @@ class MoveConductor(JobConductor):
             story.tell_wait(move.id, waits_for)
 
     def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
-        """Drop the fence in each cell of the move: nobody can write there for the move any more.
+        """Remove the fence of the move's server in each cell of the move: nobody can write there for the move any more.
 
+        The fence is the row that permits one epoch to write.  Without the row, no epoch may.
         When one of two cells is away, the drop is recorded as a debt of that cell.
         """
         cells, down, used = _cells(move), self._down(move), self._resources.cells

@@ -120,9 +120,10 @@ def _may_follow(kind: Kind, own: Kind | None) -> bool:
 
 
 def pinned_below(pinned: int | None, own: Graph | None = None) -> str:
-    """Name the action that rules a move out, since it lies beyond the ``pinned`` level; empty when no action does.
+    """Return a sentence that says why the ``pinned`` level rules a move out; empty when it does not.
 
-    The actions are those of `needed`, which also explains ``own``.
+    The sentence names the first action that only workers above that level know.  The actions are those of `needed`,
+    which also explains ``own``.
     """
     return _beyond((name.partition("@")[0] for name in needed(pinned, own)), pinned)
 

@@ -140,7 +140,8 @@ def claim(
             connection.execute(_FIRST_CLAIM, {"move_id": move_id, **claim})
         else:
             connection.execute(_NEXT_CLAIM, {"move": move_id, **claim})
-        # The conductor that sent these may be paused, not dead.  A call may still arrive: an audit has to look.
+        # `_LATE` marks the earlier claim's cloud calls that have no answer yet.  The conductor that sent them may be
+        # paused, not dead.  Such a call may still arrive at its service, so an audit has to look.
         connection.execute(_LATE, {"move": move_id})
     if last is not None and unclean >= quarantine_after:
         release(journal, move_id, epoch)
@@ -271,8 +272,8 @@ def mirror(
     node is made only while the claim stands there.  So a conductor that was paused while the move ended and was purged
     leaves no node behind.
 
-    ``move_id`` is the name of the fence, which in most cases is the id of the claimed move.  When the keeper purges
-    kept disks, the fence has a name of its own: then ``claimed`` is the id of the claimed move.
+    ``move_id`` is the name of the fence's node.  In most cases this is the id of the claimed move, and ``claimed`` is
+    empty.  When the keeper purges kept disks, the node has a name of its own, and ``claimed`` is the id of the move.
     """
     path = epoch_path(move_id)
     data = str(epoch).encode()
@@ -304,7 +305,10 @@ def write_tombstone(coordination: Coordination, move_id: str, epoch: int) -> Non
 
 
 def clear_tombstone(journal: Database, coordination: Coordination, move_id: str, epoch: int) -> None:
-    """Let workers take commands of an ended move under this epoch, to settle a debt that stands again.
+    """Let workers take commands of an ended move under this epoch.
+
+    The keeper needs this to pay what a host still owes an ended move.  An operator's command needs it to ask the hosts
+    of an ended move what they hold.
 
     Raises `droveway.errors.Fenced` unless the epoch stands in the journal.  The claim is locked while the node is
     written, so nobody can remove a tombstone after losing the claim.

@@ -51,7 +51,11 @@ class History:
         places: Mapping[str, Where],
         home: str = "",
     ) -> None:
-        """``home`` is the host that steps of `Where.HOME` run on."""
+        """Prepare the rows of one flow under one claim.
+
+        ``home`` is the host that the server is on when a delete begins: the destination once the move was confirmed,
+        else the source.  Steps of `Where.HOME` run on it.
+        """
         self.move_id = move_id
         self.flow_uuid = flow_uuid
         self.flow = flow

@@ -7,8 +7,8 @@ it and waits.  The worker runs one command of a server at a time.  So an undo wa
 which was withdrawn but may have begun, has ended.
 
 A query belongs to no move and no claim, and changes nothing.  It is a node ``/hosts/HOST/inquiries/ID`` that ends with
-the session of whoever asks.  The pages of the answer are nodes ``/hosts/HOST/answers/ID.NUMBER``.  What a host says
-counts for that host alone.
+the session of the process that asks.  The pages of the answer are nodes ``/hosts/HOST/answers/ID.NUMBER``.  An answer
+is only believed about the host that gave it, never about another host.
 """
 
 from __future__ import annotations
@@ -383,7 +383,7 @@ class HostChannel:
         return HostContents(tuple(found))
 
     def _held(self, query: Query) -> list[Held] | None:
-        """Return the whole answer; None while a page is missing, or while one is left of an earlier answer.
+        """Return the whole answer; None while a page is missing, or while a page of an earlier answer still stands.
 
         The worker numbers each of its readings of the host, and writes that number on every page (``reading``).
         """

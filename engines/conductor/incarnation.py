@@ -1,12 +1,13 @@
 """Recognises a journal that was put back from an older copy, or that belongs to another installation.
 
 A journal gets an id when it is new, its *incarnation*.  Its epoch only ever grows.  A node in ZooKeeper, the *mark*,
-holds the incarnation and the highest epoch that was given out.  Each worker says the highest epoch that it has seen.
-A journal whose own epoch is below either is older than what its daemons have done: nothing runs on it.
+holds the incarnation and the highest epoch that was given out.  If the journal's own epoch is below the mark's, the
+journal is older than what its daemons have done, and nothing runs on it.
 
-Only conductors write the mark, and an epoch stands there before any host is told of it.  So a worker that says that it
-has seen a higher epoch is wrong: the log names it, and its word is left out.  When ZooKeeper was wiped, the mark is
-gone and only the workers know.  Then they are believed up to `GAP` epochs above the journal's own.
+Each worker also says the highest epoch that it has seen.  Only conductors write the mark, and they write an epoch there
+before they tell it to any host.  So no worker can have seen an epoch above both the mark's and the journal's.  A worker
+that says so is wrong: the log names the worker, and its epoch is not used.  If ZooKeeper was wiped, the mark is gone.
+Then the workers' epochs take the mark's place, and are believed up to `GAP` above the journal's own.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def require(coordination: Coordination, journal: Database) -> int | None:
 def compare(mark: Mark | None, connection: Executor) -> int | None:
     """Do as `require` with a mark that was read before ``connection`` began to read.
 
-    A mark that is read first names nothing that a sound journal does not have by then.
+    The order matters: a sound journal has everything that the mark named before the journal was read.
     """
     own = _mark(connection)
     if mark is not None and own.incarnation is not None and (why := _why(own, "ZooKeeper has seen ", mark)):

@@ -13,12 +13,15 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     step: str
     sequence: int
+    """The number of the step's row in the history."""
     details: dict[str, object]
     deadline: float
     error: str = ""
     direction: Direction = "revert"
+    """Whether the host owes the step's action (execute) or the undo of that action (revert)."""
     after: str = ""
-    """The host that is asked, before the debt is paid, whether its own copy of the server's disks is whole.
+    """The name of another host that is asked before the debt is paid.
 
-    If it is not, the debt is not paid yet.  Empty when no host is asked.
+    That host says whether its own copy of the server's disks is whole.  The debt is paid after a yes, and waits after a
+    no.  Empty when no host is asked.
     """

@@ -38,7 +38,11 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     storage: str | None = None
     """The variant that `find_storage` found on the last destination."""
     tried: Sequence[Tried] = ()
-    """In the order of their numbers.  Hosts that reverts tried have numbers below 0, and come last."""
+    """The hosts that the move tried, in two groups.
+
+    First come the destinations, with the numbers 1, 2 and so on.  Then come the hosts that reverts tried, whose numbers
+    are below 0.
+    """
 
 
 class Store(Protocol):
@@ -95,12 +99,12 @@ class RecordMirror:
         facts = (move.before is not None, _was_stopped(move.before), move.storage, move.attempt, returned)
         if facts == self._mirrored:
             return
-        while not self._is_written(move.id):
+        while not self._try_to_write(move.id):
             pass
         self._mirrored = facts
 
-    def _is_written(self, move: str) -> bool:
-        """Write the mirror once; False when somebody else wrote it between the look at it and the journal's answer."""
+    def _try_to_write(self, move: str) -> bool:
+        """Write the mirror; False when it was not written, since somebody else wrote it after this method read it."""
         found = self._store.get(move)
         with self._journal.read() as session:
             data = msgspec.json.encode(of_journal(session, moves.get(session, move, with_before=True)))
@@ -136,7 +140,7 @@ def mirrored(store: Store) -> Mapping[str, Recorded]:
 
 
 def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
-    """Fill the move's row with what the mirror has and the row lacks.
+    """Fill the move's row in an adopted journal with what the mirror has and the row lacks.
 
     Returns whether the move's flow has tried another host after the adopted copy of the journal was made.
 

@@ -102,7 +102,7 @@ class Stop:
 
 
 class MoveRun:
-    """Implements `droveway.flows.run.Run`."""
+    """Gives the steps of one claimed flow its rows, commands, debts and waits, as `droveway.flows.run.Run` promises."""
 
     def __init__(
         self,
@@ -178,7 +178,7 @@ class MoveRun:
         return self._attempts.get(move.attempt)
 
     def returning(self) -> MoveAttempt | None:
-        """Return the host that a revert tries in a dead source's place; None in other flows, and before."""
+        """Return the host that a revert tries in a dead source's place; None before the first, and in other flows."""
         return self._returning
 
     def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
@@ -206,9 +206,9 @@ class MoveRun:
     def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
         """Raise Parked for a stop or a hold, Cancelled for a cancel or a delete if ``cancellable``.
 
-        A cancel or a delete does not undo a confirm or revert: that ends first, and the server is deleted then.
-        A flow is not cancelled once a host may have been asked for the step of the point of no return.  Otherwise the
-        flow's undo would take the cancel as proof that this host did nothing, for instance did not start the guest.
+        A confirm or revert is not undone for a cancel or a delete: it ends first, and then the server is deleted.
+        A flow takes no cancel once a host may have been asked for the step of the point of no return.  The undo of a
+        cancelled flow relies on it that no host was asked for this step, for instance that no guest was started.
         """
         if step == self._no_return:
             self._past_no_return = direction == "execute" and (
@@ -240,7 +240,7 @@ class MoveRun:
         return overtaken.is_behind(self)
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Tell whether an error at this step parks the flow, whose undos would not know what to bring back."""
+        """Tell whether an error at this step parks the flow: its journal was put back, and undos lack facts from it."""
         return overtaken.may_not_turn_back(self, step)
 
     def require_rows_agree(self, ctx: Context) -> None:
@@ -249,7 +249,7 @@ class MoveRun:
         older_rows.require_own(ctx)
 
     def step_runs(self) -> Sequence[StepRun]:
-        """Return all runs of the move's steps, of this flow and those before it, oldest first; the last is this one."""
+        """Return all runs of steps of this and the move's earlier flows, oldest first; the last is the present run."""
         return self.history.runs()
 
     def wait(self, seconds: float) -> None:
@@ -262,7 +262,7 @@ class MoveRun:
         self._leave_when_stopped()
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
-        """Let the move rest as needs-operator with this error; raises Parked."""
+        """Set the move to needs-operator with this error, and raise Parked; a stop or a hold raises Parked alone."""
         with self.write() as session:
             self.history.end(session, step, direction, error=error.as_dict())
             moves.park(session, self.move_id, error.error_code, str(error))
@@ -355,7 +355,7 @@ class MoveRun:
         entered: Direction = "revert",
         after: str = "",
     ) -> None:
-        """Record a debt of the host; `droveway.flows.run.Run.owe` explains ``direction``, ``entered`` and ``after``."""
+        """Record what the host owes, as `Owed` explains; ``entered`` is the direction in which the step itself runs."""
         owed = Owed(
             flow=self.flow_uuid,
             step=step,
@@ -429,7 +429,7 @@ class MoveRun:
 
     @property
     def asked_as(self) -> str:
-        """Return the uuid in Nova's request id: this flow's, or the move's first flow's if this flow `goes_on`."""
+        """Return the flow uuid in Nova's request id: the first flow's if this flow `goes_on`, else this flow's."""
         return self.history.runs()[0].flow_uuid if self.goes_on() else self.flow_uuid
 
     def goes_on(self) -> bool:
@@ -583,7 +583,7 @@ class MoveRun:
         return cells_away.heed(self, self.graph, step, direction, self.history.sequence(step, direction))
 
     def leave(self, why: str) -> NoReturn:
-        """Leave the step without a result, for the next claim to enter again; raises Parked."""
+        """Give the step up without a result, and raise Parked; the move's next claim enters the step again."""
         LOG.warning("%s", why)
         self._detach(why)
 

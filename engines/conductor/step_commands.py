@@ -55,7 +55,7 @@ SILENCES: Final[Mapping[type[Exception], Silence]] = MappingProxyType(
 
 
 class ClaimedRun(Protocol):
-    """Says what this module needs of the run whose steps ask, which is `droveway.engines.conductor.run.MoveRun`."""
+    """Says what this module needs of `droveway.engines.conductor.run.MoveRun`, whose steps send the commands."""
 
     move_id: str
     flow_uuid: str
@@ -110,10 +110,10 @@ class StepCommands:
         """The row numbers of undos for which the step's own commands were withdrawn."""
 
     def next_key(self, step: str, direction: Direction, part: str) -> str:
-        """Remove the nodes of commands that are done with, and return the key of the step's next command.
+        """Remove the nodes of commands that are no longer needed, and return the key of the step's next command.
 
-        Done with are the commands whose answers are stored by now.  Before an undo, so are the commands of the step
-        itself that stand unanswered.
+        A command is no longer needed once its answer is stored.  Before an undo, the unanswered commands of the step
+        itself are no longer needed either.
         """
         self._remove_acknowledged(self._key_of(step, direction))
         if direction == "revert":

@@ -63,9 +63,10 @@ class StepMark:
             if seen == new:
                 return ""
             if seen.seq >= seq:
-                # The mark has this number or a higher one.  Either this step is entered again after a later one was
-                # marked, or the journal was put back and gives numbers out again.  Only in the first case does the
-                # journal have the step that the mark names, and `_why` lets this step act.
+                # The mark has this number or a higher one, which has one of two causes.  In the first, a later step was
+                # marked, and then its conductor died and a new claim enters this earlier step again.  The journal has
+                # the step that the mark names, so `_why` lets this step act.  In the second, the journal was put back
+                # and gives the same numbers out again.  It lacks the marked step, so `_why` refuses.
                 return _why(self._journal, self._move, seen)
             self._last = (new, version + 1) if self._coordination.put(path, data, version=version) else None
 
@@ -77,7 +78,7 @@ def lost(coordination: Coordination, journal: Database, move_id: str) -> str:
 
 
 def highest(coordination: Coordination, folder: str) -> int:
-    """Return the highest number of a step that is marked for any move; ``folder`` is that of all moves.
+    """Return the highest number of a step that is marked for any move; ``folder`` is the folder of all moves.
 
     A mark that cannot be read is left out: `droveway db adopt`, which calls this, is the mend for such a mark.
     """

@@ -79,7 +79,7 @@ class DebtRun:
 
     @property
     def asked_as(self) -> str:
-        """Name the flow whose uuid Nova's action carries."""
+        """Return the flow uuid in Nova's request id, as `droveway.engines.conductor.run.MoveRun.asked_as` does."""
         runs = self.step_runs()
         return runs[0].flow_uuid if across(self.kind) is not None and runs else self.flow_uuid
 

@@ -273,7 +273,10 @@ class Collector:
             _, error = self._answer(fence, _question(asked, other, "check_set_aside", "check"))
             return error
         if error is None and not shows_disks(msgspec.convert(state, type=GuestState), record):
-            error = f"host {other} does not hold the disks of server {asked.server}, so what lies here is kept"
+            error = (
+                f"host {other} does not hold the disks of server {asked.server}, so the copy on host {asked.host} is "
+                "kept"
+            )
         return error
 
     def _why_void(self, move: Move, debt: Debt, owed: Owed) -> str:

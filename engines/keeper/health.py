@@ -78,7 +78,7 @@ class HealthChecks:
         """The hosts where questions may stand; None when another keeper's may be on any host."""
 
     def collect(self, waiting: Iterable[Waiting], now: dt.datetime) -> bool:
-        """Write the answers that have come into the journal, and remove them and every question that nobody needs.
+        """Store each answer that has come in the journal; remove its nodes, and each question that nobody needs.
 
         ``waiting`` are all moves that wait for verification at ``now``.  True when one of them has an answer now.
         """

@@ -38,7 +38,7 @@ CHECK_EVERY: Final = 60.0
 
 
 def host_nodes(host: str) -> list[str]:
-    """Return the folders of one host, the one of commands last: a worker waits for that one, and needs them all."""
+    """Return the folders of one host.  The commands' folder is last: a worker needs all, and waits for that folder."""
     told = [result_path(host), progress_path(host), page_path(host)]
     return [worker_path(host).rpartition("/")[0], *told, query_path(host), command_path(host)]
 

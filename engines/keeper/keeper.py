@@ -416,7 +416,7 @@ class Keeper:
                 filing(session, move)
                 filed = log_context.of_move(move.id, server_id=move.server, flow=move.flow_uuid or "")
         except Refused as error:
-            LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
+            LOG.info("Move %s: its %s was not asked for, although it was due: %s", action.move, action.kind, error)
         else:
             why = "its server is to be deleted" if action.for_delete else f"its policy is {policy}"
             with filed:

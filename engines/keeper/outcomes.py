@@ -216,7 +216,8 @@ class Outcomes:
             ends |= {row.uuid: _WAYS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
             standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
         lost = set(waiting.values()) - standing
-        # A missing row may have been lost with its database.  A server that was deleted has that in its mapping too.
+        # A missing row proves no deletion: the row may have been lost with its database.  Nova also writes a deletion
+        # into the server's mapping (queued_for_delete).  So a server is gone if no live mapping names it either.
         gone = lost - self._mapped(lost) if lost else set()
         for row in rows:
             if row.server in lost - gone and row.source_cell != cell:

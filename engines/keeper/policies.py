@@ -40,7 +40,10 @@ from droveway.printable import SHORT
 
 CHECK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
-"""How old a question may be whose answer is acted on; longer than any answer takes."""
+"""The largest age of a question to a host whose answer the keeper still acts on.
+
+This time is longer than a host takes to answer, so an answer that came in time is never too old.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ class Waiting:
     """When that answer was asked for."""
     waits_for: str | None = None
     deleting: bool = False
-    """Whether its server is to be deleted, which confirms it first."""
+    """Whether somebody asked to delete the server.  The keeper then confirms the move before the server is deleted."""
     since: dt.datetime | None = None
     """When the time until its deadline began; None when what is due need not wait, as for a delete or for `auto`."""
     early: bool = False
@@ -198,6 +201,6 @@ def _is_fresh(waiting: Waiting, now: dt.datetime) -> bool:
 def _has_reached(moment: dt.datetime | None, start: dt.datetime | None) -> bool:
     """Tell whether the moment is ``start`` or later.
 
-    If ``start`` is None, every moment is, even one that is None.  Else a moment that is None is not.
+    Always true if ``start`` is None.  Otherwise false if the moment is None.
     """
     return start is None or (moment is not None and moment >= start)

@@ -24,10 +24,16 @@ if TYPE_CHECKING:
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
 
 _BRINGS_BACK: Final = frozenset({("set_aside", "revert"), ("disconnect", "revert"), ("stop_guest", "revert")})
-"""Debts that give a server back what it had on the host.  All others remove what the server no longer has there."""
+"""Debts that give a server back what it had on the host.  All others remove what the server no longer has there.
 
-_TAKES_BACK: Final = ("restore_disks", "revert")
-"""The undo of a revert's step, which gives the destination its disks back."""
+They undo steps that go forward.  In most cases the host is the source.
+"""
+
+_BRINGS_DESTINATION_BACK: Final = ("restore_disks", "revert")
+"""The debt that gives the destination its disks back, after a revert was undone.
+
+The revert's step ``restore_disks`` renames the destination's disks if both hosts share a directory.
+"""
 
 _AFTER_DELETION: Final = frozenset({("set_aside", "revert")})
 """Those of `_BRINGS_BACK` that are paid although the server is deleted: the deletion removes what they bring back."""
@@ -63,7 +69,7 @@ def why_void(home: Home, move: Move, host: str, action: str, direction: Directio
     """Say why the host no longer owes this action; empty when the debt stands."""
     what = (action, direction)
     # If both hosts share a directory, this undo gives the destination its copy back.
-    takes_back = what == _TAKES_BACK and host == move.dest_host != move.source_host
+    takes_back = what == _BRINGS_DESTINATION_BACK and host == move.dest_host != move.source_host
     # keep_copy removes the move's marker from the disks and the guest of a confirmed move.  So it is owed only by the
     # host where the server lives.
     if takes_back or what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":

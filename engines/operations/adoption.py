@@ -95,8 +95,9 @@ class OfInstallation(Memory):
 def adopt(memory: Memory) -> list[Move]:
     """Park every unfinished move, and begin a new incarnation above every epoch that was seen; return the moves.
 
-    What the journal lacks of its own record of a move is taken from the mirror.  After a crash this can be done once
-    more, with the same result.  Raises what ``memory`` raises.
+    What the journal lacks of its own record of a move is taken from the mirror.  If the mirror shows that the flow
+    went on to another host after the copy was made (``elsewhere``), the flow begins again with its choice of a host.
+    After a crash this can be done once more, with the same result.  Raises what ``memory`` raises.
     """
     with memory.journal.write() as session:
         epoch, step = _above(session, memory)

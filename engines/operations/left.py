@@ -72,7 +72,11 @@ _RESTING_BOOKS: Final = {State.VERIFYING: Books.BOTH, State.DONE: Books.DESTINAT
 _NAMES_FLAVOR: Final = {("save_request_spec", "execute"): True, ("restore_request_spec", "execute"): False}
 _ACTIONS: Final = {"mark_confirming": "confirmResize", "mark_reverting": "revertResize"}
 FIRST_MARKS: Final = {"accept": "", "mark_shelving": "shelve", "mark_unshelving": "unshelve"}
-"""Step that begins a move's own action → the action's name; empty where the name follows from the move's kind."""
+"""Step that begins a move's action in Nova → the action's name; empty where the name follows from the move's kind.
+
+Such a step marks the server: it is the first that writes the server's rows in Nova.  It has nothing to do with the
+marks in ZooKeeper (`droveway.engines.conductor.step_marks`).
+"""
 _MARKS: Final = (*FIRST_MARKS, *_ACTIONS)
 _IS_GONE: Final = (kinds.DELETE.name, "settle_records")
 """The step after which the cell has no such server."""
@@ -247,8 +251,8 @@ def of(session: orm.Session, move: Move) -> Left:
         move=move,
         record=before(move),
         stands=stands,
-        # A row of a migration may still name an alternate that was given up: ``stands`` has the number of that one.
-        # A move without a migration has no such row, so its present alternate counts.
+        # The row of a migration may still name an alternate that was given up.  ``stands.attempt`` is the number of the
+        # alternate that the row names.  A move without a migration has no such row, so its present alternate counts.
         destination=tried.get(stands.attempt if has_migration else move.attempt),
         claimed=tried.get(_claimed(done) or move.attempt),
         books=_RESTING_BOOKS.get(state, Books.SOURCE) if state in RESTS else _last(done, _HOLDS, Books.SOURCE),
@@ -281,8 +285,8 @@ def require_own(session: orm.Session, found: Left, row: cell.Instance) -> None:
 def _done(rows: Iterable[MoveStep]) -> Iterator[MoveStep]:
     """Yield the runs that ended well, in their order.
 
-    After a journal was adopted, its flow runs steps again that it had done.  Those runs are left out, up to the first
-    run of a step that it had not done.
+    After a journal was adopted, the flow repeats steps that had ended well before.  These repetitions are left out.
+    The first run of a step that had not ended well before is the end of them: from that run on, every run counts again.
     """
     known: set[tuple[str, str, str]] = set()
     again: set[tuple[str, str, str]] = set()

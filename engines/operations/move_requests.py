@@ -34,9 +34,13 @@ NEEDS_OPERATOR: Final = 4
 def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
     """Tell whether the move goes on without a person; ``now`` is the database's clock.
 
-    A move that waits for verification does not go on in two cases.  In the first its policy has noted that it waits for
-    a host, and this host is one of the hosts ``away``: somebody has to start its worker.  In the second its policy has
-    noted another reason, which somebody has to mend.
+    A move that waits for verification does not go on in three cases:
+
+    - Nothing is due: its deadline has not passed, or the policy leaves the end to a person.  Only the policy that asks
+      the host for the guest's health goes on before its deadline.
+    - Its policy has noted that it waits for a host, and this host is one of the hosts ``away``: somebody has to start
+      its worker.
+    - Its policy has noted another reason, which somebody has to mend.
     """
     state = State(move.state)
     if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
@@ -72,7 +76,7 @@ def carry(site: Site, move_id: str) -> Move:
 
 
 def file_request(site: Site, name: str, request: requests.Filing) -> Move:
-    """Write what is asked of the move whose id is ``name``, or begins so; nothing is run yet."""
+    """Write the request into the journal and run nothing yet; ``name`` is the move's id, or the beginning of its id."""
     with site.journal.write() as session:
         move = moves.get(session, moves.find(session, name).id, lock=True)
         request(session, move)
@@ -122,7 +126,8 @@ def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> request
     """Return how a policy's confirm or revert (``kind``) of the move is filed, or why it cannot be filed now.
 
     It cannot when a person's request would be refused, or when nobody can find that out.  With ``for_delete`` it is
-    filed whatever state the server is in.  Where the rows show that a confirm or revert is done, that one is filed.
+    filed whatever state the server is in.  If the rows show that a confirm or a revert is already done, the flow that
+    they show is filed instead.
     """
     record = kinds.of(kind)
     try:

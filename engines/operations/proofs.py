@@ -53,7 +53,10 @@ class HostChecks:
     """Asks the hosts of one move; each call sends a new question."""
 
     def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, ending: str = "") -> None:
-        """Read the move's epoch and rows; ``ending`` ends each refusal: what is not done for it, and the mend."""
+        """Read the move's epoch and rows.
+
+        ``ending`` is the end of each refusal's sentence: what is not done because of the refusal, and the mend.
+        """
         self._ending = ending
         self._site = site
         self._channel = HostChannel(coordination)

@@ -129,7 +129,8 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             fencing.release(site.journal, move.id, epoch)
         raise
     # The claim is not released: this tells conductors to clear up after the end, and to remove commands to hosts.
-    # The name of its owner does not begin with `OPERATOR`: such a name belongs to a command that releases its claim.
+    # Conductors leave a young claim alone if its owner's name begins with `OPERATOR`, since a command is still at work
+    # and releases it.  So this claim's owner has another name.
     return move
 
 
@@ -171,7 +172,7 @@ def _require_no_reader(session: orm.Session, move: Move, step: str) -> None:
 
 
 def _fence(session: orm.Session, claim: Claim | None, who: str) -> None:
-    """Take the claim, so that whoever had the move before can write nothing any more."""
+    """Take the claim, so that the claim's earlier owner can write nothing any more."""
     if claim is not None:
         claim.epoch = fencing.next_epoch(session.connection())
         claim.owner = f"{OPERATOR}{who}"

@@ -65,7 +65,8 @@ _LATEST: Final = (
     sa.select(Move.id)
     .where(
         Move.server == sa.bindparam("server"),
-        # A move writes no other rows of its server before one of the steps in `left.FIRST_MARKS` is done.
+        # The last alternative: before one of the steps in `left.FIRST_MARKS` is done, a move has written nothing into
+        # the server's rows.  An ended move that never came so far says nothing about them.
         sa.or_(
             Move.id == sa.bindparam("move"),
             Move.state.not_in([state.value for state in ENDED]),
@@ -447,9 +448,10 @@ def _write_traces(session: orm.Session, case: _Case, writing: Writing, migration
 def _write_volumes(session: orm.Session, case: _Case, writing: Writing) -> None:
     """Write into the rows which attachment each volume has in Cinder.
 
-    That is a complete one on the host where the journal has the volume, or else a complete one on another host.  If the
-    server should be on no host, it is one that is connected to none.  A hidden copy in the target's cell is left alone:
-    its rows are written when it is shown.
+    If the server should be on a host, a volume's attachment has to be complete.  An attachment to the host where the
+    journal has the volume comes before an attachment to another host.  If the server should be on no host, the
+    attachment has to be connected to no host.  A hidden copy in the target's cell is left alone: its rows are written
+    when the copy is shown.
     """
     if case.left.stands.hidden and not case.left.in_source:
         return

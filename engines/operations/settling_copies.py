@@ -81,8 +81,9 @@ class Writing:
 
 
 def insert(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
-    """Make the copy that a cell lacks from the one in the other cell; it is hidden, and the caller corrects it then.
+    """Make the copy that a cell lacks, by copying the rows in the other cell.
 
+    The new copy is hidden.  The caller corrects its values after this function.
     Does nothing where the cell has rows of the server, even deleted ones.
     """
     move = found.move
@@ -117,7 +118,10 @@ def host_of_rows(site: Site, cell: str, server: str) -> set[str]:
 
 
 def hold(claim: contextlib.ExitStack, session: orm.Session, site: Site, move: Move, epoch: int) -> None:
-    """Lock the claim until the transaction ends: nobody can claim the move before these changes are committed."""
+    """Lock the move's claim until the transaction ends: nobody can claim the move before these changes are committed.
+
+    The exit stack ``claim`` holds the lock and gives it up when the caller leaves it.
+    """
     session.flush()
     claim.enter_context(fencing.writing(site.journal, move.id, epoch))
 
@@ -150,8 +154,10 @@ def known(site: Site, move_id: str) -> dict[str, str]:
 def carry(session: orm.Session, site: Site, found: Left, theirs: copies.Copy) -> list[str]:
     """Take into this copy, which was put back, what users wrote into the other copy; return what was taken or lost.
 
-    Where both copies differ from the digests in the journal, the copy that the server is mapped to is right.  If this
-    one is the mapped copy, what users wrote into it last is lost, and named.
+    A value may differ from its digest in the journal in both copies.  Then the value in the mapped copy counts,
+    since users write into that copy.  If the mapped copy is the other one, its value is taken.  If the mapped copy is
+    this one, its value stays.  But this copy was put back, so what users wrote into it last is lost.  The value is
+    named as lost.
     """
     ours, both = copies.read(session, found.move.server), known(site, found.move.id)
     new, old = late_writes.values(theirs), late_writes.values(ours)
@@ -207,7 +213,7 @@ def remove(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
                 )
             if not is_being_removed(session, move.server):
                 left.require_own(session, found, row)
-                # Whoever reads the cell meanwhile finds a hidden copy whose guest is off.
+                # A reader of the cell meanwhile finds a hidden copy whose guest is off.
                 row.hidden, row.power_state, row.compute_id = True, PowerState.SHUTDOWN, None
                 row.host, row.node = found.host_of(found.copies.home.side) or None, None
                 servers.set_system_metadata(session, move.server, MOVE_KEY, f"{move.id}{GOING}")

@@ -1,4 +1,6 @@
-"""Describes where moves run: `site` is what a lab and an installation have in common, `installation` the latter.
+"""Describes where moves run: in an installation or in a lab.
 
-Nothing here knows of a move.
+In an *installation* daemons run the moves of a real cloud: see `installation`.  A *lab* is a small cloud in one
+directory, and the command that uses it also runs its moves.  `site` has what both have in common.  Nothing here knows
+of a move.
 """

@@ -214,8 +214,9 @@ class FlowBackend:
             self._called.append(made.inserted_primary_key[0])
 
     def store_called(self) -> None:
-        """Store which cloud calls have returned, since no other transaction may follow.
+        """Store which cloud calls have returned.
 
+        This is called where the claim ends and perhaps no later transaction would store them.
         During an outage nothing is stored, and the next claim sets the calls to late.
         """
         if self.closed is None and self._called:

@@ -169,7 +169,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         return states.CLAIMED if paths.basename(job.lock_path) in self._locks else states.UNCLAIMED
 
     def _release_doubtful(self) -> None:
-        """Release jobs that this session has claimed and nobody runs: else they stay claimed while it lives."""
+        """Release jobs that this session has claimed and no thread runs; otherwise they stay claimed until it ends."""
         with contextlib.suppress(CoordinationLost):
             for path in list(self._doubtful):
                 owner = self._coordination.owner(path)
@@ -233,7 +233,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
             raise ValueError(f"it has {len(data)} bytes, more than a job may have ({MOST_BYTES})")
         job = MoveJob(self, self._client, path, misc.decode_json(data))
         if not job.uuid == job.posting.flow == paths.basename(path):
-            raise ValueError(f"it offers flow {job.posting.flow}")
+            raise ValueError(f"it offers flow {job.posting.flow}, and a job has the name and the uuid of its flow")
         return job
 
     def _process_child(self, path: str, request: Any, quiet: bool = True) -> None:  # noqa: ARG002 - TaskFlow's signature

@@ -1,4 +1,7 @@
-"""Reads from TaskFlow's tables where a flow rests that nobody runs, and changes that as an operator decides."""
+"""Reads from TaskFlow's tables at which step a flow rests, and changes the step as an operator decides.
+
+No conductor runs the flow meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +60,12 @@ def begun(session: orm.Session, flow_uuid: str | None) -> list[Begun]:
 def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collection[str]) -> str | None:
     """Find the step that runs for the first time: its run was left open, or ended when the move was parked.
 
-    ``ended`` are the steps whose atoms have a row.  Rows that commands of operators wrote into the history are left
-    out: they have ended, without an error.  There is one exception, `ADOPTED`: its row says that an older copy of the
-    journal was adopted.  If that row is the last one, the flow runs its steps anew, and None is returned.  None is
-    also returned if the choice of an alternate is last, and if there is no such step.
+    ``ended`` are the steps whose atoms have a row.  Commands of operators write rows into the history too.  Such a row
+    has ended without an error, so it is not looked at.  Only the row `ADOPTED` has an error, and so is looked at: it
+    says that an older copy of the journal was adopted.
+
+    Returns None in three cases: there is no such step, the last row is `ADOPTED`, or the last row is the choice of an
+    alternate.  After `ADOPTED` the flow runs its steps anew.
     """
     runs = sa.select(MoveStep.step).where(
         MoveStep.flow_uuid == flow_uuid,
