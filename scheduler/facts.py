@@ -27,7 +27,7 @@ class Facts:
 
     server: Server
     asked: str | None = None
-    """The kind that was asked for by its name; None where flavor, host and cell say which one it is."""
+    """The kind of move that was asked for by name; None for a kind that follows from flavor, host and cell (`kind`)."""
     current: Flavor
     """The flavor that the server has, as its own record keeps it."""
     new: Flavor | None = None
@@ -91,7 +91,10 @@ class Facts:
 
     @property
     def cells(self) -> dict[str, str]:
-        """Return the cells that the request allows, each with the reason against it for this server, empty for none."""
+        """Return the cells that the request allows, each with the reason why this server cannot go there.
+
+        The reason is empty for a cell that the server can go to.
+        """
         if self.asked is not None or self.named_cell is not None or not self.may_leave_cell:
             return {self.cell: ""}
         others = {cell: self.bound_to_cell or why for cell, why in self.other_cells.items()}
@@ -120,7 +123,7 @@ class Facts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndFacts:
-    """What the databases and the workers say about a request to confirm or revert a move that is at verifying."""
+    """What the databases and the workers say about a request to confirm or revert a move that is verifying."""
 
     move: str
     """The first letters of the move's id."""
@@ -137,7 +140,10 @@ class EndFacts:
     source_gone: bool = False
     """Whether a person declared the source down, and its worker is away."""
     elsewhere: str | None = None
-    """Why no other host of the source's cell can take the server back instead; None where one may."""
+    """Why a revert cannot bring the server to another host of the source's cell; None if it can.
+
+    A revert does this when the source is gone.
+    """
     destination_up: bool = True
     destination_gone: bool = False
     """Whether a person declared the destination down, and its worker is away."""

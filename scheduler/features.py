@@ -26,7 +26,9 @@ _BOUND: Final = (
 
 
 def unhandled(whose: str, wanted: Mapping[str, str]) -> str | None:
-    """Name the first device that is bound to a host and the setting that asks for it; None when no setting does.
+    """Return a phrase for the first device that Droveway cannot move; None when no setting asks for such a device.
+
+    Such a device is bound to its host.  The phrase names the device and the setting that asks for it.
 
     ``wanted`` has the settings of ``whose``: a flavor's extra specs or an image's properties.
     """

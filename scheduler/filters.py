@@ -35,7 +35,10 @@ class Rejection:
 def rejection(
     request: MoveRequest, host: HostState, hosts: Sequence[HostState], *, late: bool = False
 ) -> Rejection | None:
-    """Return the first rule that the host does not pass; ``late``: of those that Nova repeats at the destination."""
+    """Return the first rule that the host does not pass, or None.
+
+    With ``late`` it only tries the rules that Nova repeats at the destination (`GROUP_FILTERS`), else all rules.
+    """
     for name, rule in (GROUP_FILTERS if late else FILTERS).items():
         reason = rule(request, host, hosts)
         if reason is not None:

@@ -1,4 +1,4 @@
-"""Holds the new flavor of a resize against the server, its image, and the quotas of its project and user.
+"""Checks the new flavor of a resize by the server, its image, and the quotas of its project and user.
 
 Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
 sentence that names the thing, the rule and the mend. A cold migration has no new flavor, so no rule here applies to it.
@@ -56,8 +56,8 @@ def asks_for_no_accelerator(facts: Facts) -> str | None:
     if profile is None:
         return None
     return (
-        f"flavor {_new(facts).name} gives the accelerators of device profile {profile}, and a resize cannot: choose "
-        "another flavor, or make a new server of it"
+        f"flavor {_new(facts).name} gives the accelerators of device profile {profile}, and a resize cannot "
+        "give them: choose another flavor, or make a new server of it"
     )
 
 

@@ -88,7 +88,7 @@ class HostState:
     moving: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Server group → its servers with a migration from or to here that has not ended.
 
-    A server whose move is at verifying counts on its source too, so that its revert breaks no policy. Nova's late
+    A server whose move is verifying counts on its source too, so that its revert breaks no policy. Nova's late
     check counts it as well.
     """
 

@@ -1,4 +1,4 @@
-"""Holds a server, its ports and its hosts against the rules for a move, a confirm and a revert.
+"""Checks a server, its ports and its hosts by the rules for a move, a confirm and a revert.
 
 Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
 sentence that names the thing, the rule and the mend.
@@ -179,8 +179,8 @@ def source_is_up(facts: Facts) -> str | None:
         f"host {server.host}, which server {server.name} is on, is {'forced down' if forced else 'down'}, and a server "
         f"is only moved from a host whose worker is up: "
         + (
-            f"let Nova evacuate the server, or bring the host back, which has its disks, then droveway host enable "
-            f"{server.host}"
+            f"either let Nova evacuate the server, or start the host again, since it has the server's disks, and then "
+            f"say droveway host enable {server.host}"
             if forced
             else f"start it, then droveway host show {server.host}"
         )
@@ -240,14 +240,15 @@ def target_cell_answers(facts: Facts) -> str | None:
 
 
 def crosses_whole(facts: Facts) -> str | None:
-    """Require that everything of a server which leaves its cell can leave it."""
+    """Require that the server can leave its cell with all that it has, if the move goes to another cell."""
     return facts.bound_to_cell or None
 
 
 def target_cell_has_no_copy(facts: Facts) -> str | None:
     """Require that the target cell has no rows of the server yet, and that no super conductor of Nova is up.
 
-    A super conductor would break the move of a server that a user confirms, reverts or deletes through Nova.
+    A super conductor ends the move when a user confirms, reverts or deletes the server through Nova. It then removes
+    disks and attachments that the move still needs.
     """
     why = facts.other_cells.get(facts.cell) if facts.leaves_cell else None
     return f"server {facts.server.name} cannot go to cell {facts.cell}: {why}" if why else None
@@ -279,7 +280,7 @@ def holds_its_allocation(facts: Facts) -> str | None:
 
 
 def waits_to_be_ended(facts: EndFacts) -> str | None:
-    """Require that the server is resized and has no task; the task of a delete that waits for the confirm may stand."""
+    """Require that the server is resized and has no task; it may be deleting if a delete waits for the confirm."""
     server = facts.server
     task_ok = server.task_state is None or (facts.deleting and server.task_state == TaskState.DELETING)
     if server.vm_state == VmState.RESIZED and task_ok and server.launched:

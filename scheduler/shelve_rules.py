@@ -1,4 +1,4 @@
-"""Holds a server and its image against the rules for a shelve and an unshelve.
+"""Checks a server and its image by the rules for a shelve and an unshelve.
 
 Each function is one rule. Its docstring says what the rule requires. It returns None when the rule holds, else one
 sentence that names the thing, the rule and the mend.
@@ -39,7 +39,7 @@ def can_be_shelved(facts: Facts) -> str | None:
 
 
 def gives_up_its_ephemeral_disk(facts: Facts) -> str | None:
-    """Require that a shelve gives up the contents of the server's ephemeral disk, if it has one."""
+    """Require that the request accepts the loss of what the server's ephemeral disk holds, if it has one."""
     size = facts.current.ephemeral_gb
     if not size or facts.discards_ephemeral:
         return None
