@@ -4,8 +4,8 @@ The records are JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carr
 by the id of its attachment, and the worker gets the connection info from Cinder with its own service credential.
 
 Each action has a record of its details, which the conductor sends.  The docstring of such a record is an imperative
-sentence: it says what the worker is told to do.  ``workers/__init__.py`` explains the words mark, marker, manifest, set
-aside, kept and fence.
+sentence: it says what the worker is told to do.  ``wire/__init__.py`` explains the words mark, marker, manifest, set
+aside, kept, fence and storage probe.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Number = 0
     """The highest epoch in any command that this worker has taken.
 
-    A journal of moves whose highest epoch is lower was restored from a copy and does not know all that this host did.
+    It tells when the journal of moves was restored from an older copy: the journal's highest epoch is then lower than
+    this number, and the journal does not know all that this host did.
     """
     step: Number = 0
     """The highest step number in the keys of the commands that this worker has taken."""
@@ -145,7 +146,18 @@ class GuestState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoDetails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The details of an action that needs no more than the command's server."""
+    """The details of an action that needs no more than the command's server.
+
+    The actions with this record, and what the worker is told to do:
+
+    - ``describe_guest`` reports the server's guest and disks on the host, and changes nothing.
+    - ``set_aside`` renames the server's directory to ``<uuid>_resize`` on the source and lists its disks.
+    - ``check_set_aside`` checks that the disks set aside are whole.
+    - ``prepare_start`` gives the permission to start the guest.
+    - ``rename_copy`` renames the move's copy to ``<uuid>_keep-<move>`` and undefines its guest.  It is asked when
+      nobody knows whether the copy is good.
+    - ``remove_guest`` undefines the server's guest and deletes the server's directory.
+    """
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,7 +209,8 @@ class Discarded(msgspec.Struct, frozen=True, kw_only=True):
 class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Find out whether the guest can run here, and write the storage probe, a file named ``probe``.
 
-    An empty definition, here and in `DefineGuest`, asks for a new one.  Only workers from level 6 on get an empty one.
+    If the definition is empty, here or in `DefineGuest`, the worker lets its hypervisor make a new one from the sizes
+    in the command.  Only workers from level 6 on get an empty definition.
     """
 
     definition: str
@@ -231,7 +244,7 @@ class Storage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Shut the guest down within ``grace`` seconds, then cut it off.  The undo starts it again with ``restart``."""
+    """Shut the guest down within ``grace`` seconds, then cut it off.  The undo starts it if ``restart`` is set."""
 
     grace: float
     restart: bool
@@ -279,7 +292,10 @@ class Reached(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Copy the disks that were set aside: ``pull`` fetches them from ``source``, ``local`` copies them on this host."""
+    """Copy the disks that were set aside: ``pull`` fetches them from ``source``, ``local`` copies them on this host.
+
+    ``probe`` is the name of the storage probe.  The worker removes the probe once the copy is complete.
+    """
 
     variant: Literal["pull", "local"]
     source: str
@@ -357,7 +373,10 @@ class DownloadedDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class DownloadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Make this host's copy of a server's disks from images.  The answer and the undo are those of `CopyDisks`."""
+    """Make this host's copy of a server's disks from images.
+
+    The answer, the undo and the use of ``probe`` are the same as for `CopyDisks`.
+    """
 
     disks: Annotated[list[DownloadedDisk], msgspec.Meta(max_length=MOST_DISKS)]
     probe: str
@@ -472,8 +491,11 @@ class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take the move's mark off the server's disks and its guest on the destination.
 
-    The copy then stays for good: no undo or revert of the move deletes it any more.  The name has nothing to do with
-    the source's disks that a confirm keeps (`PurgeKept`).  ``disks`` names the disks that must be there.
+    The copy then stays for good: no undo or revert of the move deletes it any more.  ``disks`` names the disks that
+    must be there.
+
+    `KeepCopy` and `PurgeKept` are no pair.  This action is about the copy on the destination, and `PurgeKept` deletes
+    the source's disks that a confirm kept.
     """
 
     disks: list[str]
@@ -482,8 +504,8 @@ class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PurgeKept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete what the confirm of move ``of_move`` kept on this host.
 
-    The command's own ``move`` may be another one.  The worker only uses it to fence: it reads the epoch of that move
-    from ZooKeeper, and stops if a newer claim has raised it.
+    The keeper sends ``<of_move>.kept`` as the command's own ``move``.  No worker takes a command of an ended move, so
+    the purge has an epoch of its own under that name.  The worker fences with that epoch.
     """
 
     of_move: Name

@@ -34,7 +34,8 @@ UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 HEALTH: Final = "health-"
 """How the key of a health check's command begins.
 
-The key is ``health-<move>.<step>.<direction>.<number>``: ``health-<move>`` stands where other keys have the flow.
+The key of a command is ``<flow>.<step>.<direction>.<number>``: see `droveway.wire.commands.Command.key`.  A health
+check belongs to no flow, so its key has ``health-<move>`` in the flow's place.
 """
 
 PERMISSION_VOID: Final = "permission-void"
@@ -49,7 +50,10 @@ Text = Annotated[str, msgspec.Meta(pattern=rf"^{PRINTABLE}{{0,2000}}\Z")]
 """One line that is safe to show on a terminal: no control characters, at most 2000 characters."""
 
 Owner = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:-]{0,254})?\Z")]
-"""A `Name`, or empty."""
+"""A `Name`, or empty for none.
+
+The move that owns a guest or a directory is one use.  Permissions and names of directories are others.
+"""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """A whole number from 0 on that fits into a column of 64 bits."""
