@@ -19,23 +19,25 @@ OPTS = (
         default=30.0,
         min=0.0,
         max=86400.0,
-        help="Seconds for which a step before the point of no return waits for a host whose worker is away.",
+        help="Seconds for which a step before the point of no return waits for a host whose worker is away. From its "
+        "point of no return on, a flow only goes forward. In most flows this point is the start of the guest on its "
+        "new host. In a confirm it is the removal of the source's disks.",
     ),
     cfg.FloatOpt(
         "retry_for",
         default=60.0,
         min=0.0,
         max=86400.0,
-        help="Seconds for which an undo, or a step beyond the point of no return, is tried again before its move "
-        "rests and asks for an operator.",
+        help="Seconds for which an undo, or a step beyond the point of no return (see host_away), is tried again "
+        "before its move rests and asks for an operator.",
     ),
     cfg.FloatOpt(
         "retry_pause",
         default=0.2,
         min=0.01,
         max=5.0,
-        help="Seconds before the first repetition of an undo, or of a step beyond the point of no return, that failed; "
-        "the pause doubles up to 5 s. The option retry_for says when the repetitions end.",
+        help="Seconds before the first repetition of a failed undo, or of a failed step beyond the point of no return "
+        "(see host_away). The pause doubles up to 5 s. The option retry_for says when the repetitions end.",
     ),
     cfg.FloatOpt(
         "step_deadline",

@@ -1,10 +1,10 @@
-"""Defines how many moves run at the same time."""
+"""Defines the limits by which the keeper, the part of a conductor that admits moves, lets moves run at once."""
 
 from __future__ import annotations
 
 from oslo_config import cfg
 
-GROUP = cfg.OptGroup("keeper", "Admitting moves")
+GROUP = cfg.OptGroup("keeper", "How many moves the keeper, a part of each conductor, lets run at the same time")
 
 OPTS = (
     cfg.IntOpt(

@@ -1,4 +1,7 @@
-"""Checks who may read a configuration file that holds passwords, and names the groups of databases in it."""
+"""Checks who may read a configuration file that holds passwords.
+
+It also names the option groups of databases, which a worker's file should not have: they hold passwords.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from oslo_config import cfg
 from droveway.errors import Refused
 
 DATABASES: Final = ("journal", "api_database", "database")
-"""The groups of the databases. A worker uses none of them."""
+"""The option groups of the databases, such as ``[journal]``. A worker uses none of them."""
 
 _NAMES: Final = re.compile(r"password|passphrase|secret|token", re.IGNORECASE)
 _IN_URL: Final = re.compile(r"://[^/@\s]*:[^/@\s]+@")

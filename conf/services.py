@@ -45,7 +45,10 @@ def register(conf: cfg.ConfigOpts) -> None:
 
 
 def is_named(conf: cfg.ConfigOpts, group: str) -> bool:
-    """Say whether moves may use the service of this group: it is not optional, or the configuration says how."""
+    """Say whether the configuration tells how to reach the service of this group, or the service is not optional.
+
+    Moves use no optional service that the configuration leaves out.
+    """
     return group not in OPTIONAL or bool(conf[group].auth_type or conf[group].auth_section)
 
 

@@ -20,7 +20,7 @@ OPTS = (
     ),
     cfg.StrOpt(
         "authority",
-        help="The file of the authorities, PEM, that the certificates of all others are held against. No other "
-        "authority is trusted.",
+        help="The PEM file with the certificates of the authorities that are trusted. The daemon verifies "
+        "with them every certificate that others show to it. It trusts no other authority.",
     ),
 )

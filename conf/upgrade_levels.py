@@ -13,10 +13,10 @@ OPTS = (
         "worker",
         min=1,
         max=LEVEL,
-        help="The highest level of commands that conductors send to workers; new commands raise a release's level. "
-        "Not set: every level that this release knows. Set it to the level of the oldest worker while hosts are "
-        "upgraded. A new flow then uses an older version of its graph if that version needs no higher level. Every "
-        "other request that needs a higher level is refused, for all hosts. Nova's upgrade_levels do the same for its "
-        "services.",
+        help="The highest level of commands that conductors send to workers. A release that brings new commands has a "
+        "higher level than the releases before it. Not set: every level that this release knows. Set it to the level "
+        "of the oldest worker while hosts are upgraded. A new flow then uses an older version of its graph, if there "
+        "is one that needs no higher level. If there is none, the flow is refused, for all hosts. Other requests to "
+        "workers that need a higher level are refused too. Nova's upgrade_levels do the same for its services.",
     ),
 )

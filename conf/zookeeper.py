@@ -25,10 +25,10 @@ OPTS = (
     cfg.BoolOpt(
         "tls",
         help="Whether connections to ZooKeeper use TLS with the certificate of [tls]. Then every node gets an access "
-        "list: conductors may use all nodes, and a worker those of its own host. If a server in the option hosts is "
-        "another machine, not set means true. If every server is this machine, not set means false. In that case the "
-        "option has to be set when [tls] is filled in. With false, whoever reaches ZooKeeper can command all hosts; on "
-        "this machine that is every user.",
+        "list: conductors may use all nodes, and a worker those of its own host. Not set: true if a server in the "
+        "option hosts is another machine, else false. If every server is this machine and [tls] is filled in, the "
+        "option has to be set. With false, everybody who reaches ZooKeeper can command all "
+        "hosts; on this machine that is every user.",
     ),
     cfg.StrOpt(
         "conductor_identity",
