@@ -107,12 +107,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "clock-off": Meaning(
         Level.FAILURE,
         "This machine's clock is off by more than five minutes from that of the journal's database.",
-        "Let both follow NTP; timedatectl tells whether one does.",
+        "Let both machines follow NTP. On each machine, timedatectl tells whether it does.",
     ),
     "clock-drifts": Meaning(
         Level.WARNING,
         "This machine's clock is some seconds off from that of the journal's database.",
-        "Let both follow NTP; timedatectl tells whether one does.",
+        "Let both machines follow NTP. On each machine, timedatectl tells whether it does.",
     ),
     "service-away": Meaning(
         Level.FAILURE,

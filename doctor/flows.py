@@ -35,14 +35,14 @@ def check(examined: Examined) -> Iterator[Finding]:
         live = session.execute(_LIVE).all()
     lost = [row for row in live if not _is_known(row.kind, row.version, row.digest)]
     for row in lost:
-        detail = f"number of running flows of {row.kind}@{row.version}, which this release does not have: {row.number}"
+        detail = f"running flows of {row.kind}@{row.version}: {row.number}; this release does not have that graph"
         yield Finding("flow-unknown", f"{row.kind}@{row.version}", detail)
     for row in live:
         newest = registry.latest(row.kind).version if row not in lost else row.version
         if row.version < newest:
             detail = (
-                f"number of running flows of {row.kind}@{row.version}, which is older than {row.kind}@{newest}: "
-                f"{row.number}; once they have ended, a release without {row.kind}@{row.version} can take over"
+                f"running flows of {row.kind}@{row.version}: {row.number}; the newest graph is {row.kind}@{newest}, "
+                f"and once these flows have ended, a release without {row.kind}@{row.version} can take over"
             )
             yield Finding(FINE, f"{row.kind}@{row.version}", detail)
     if not lost:

@@ -1,4 +1,4 @@
-"""Checks that Placement, Neutron, Cinder and Glance, and Keystone for each, answer what moves ask of them."""
+"""Checks that Placement, Neutron, Cinder and Glance answer what moves ask, and that Keystone gives a token for each."""
 
 from __future__ import annotations
 

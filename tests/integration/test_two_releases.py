@@ -110,7 +110,7 @@ def test_each_flow_is_run_by_the_release_that_has_it(site: Installation) -> None
     )
     code, found = check(site)
     assert code == 2
-    assert found == {"flow-unknown": f"number of running flows of resize@{NEXT}, which this release does not have: 1"}
+    assert found == {"flow-unknown": f"running flows of resize@{NEXT}: 1; this release does not have that graph"}
     assert read_move(site.lab, move).state == State.QUEUED
     with site.lab.journal.read() as session:
         assert session.scalars(sa.select(Claim)).all() == [], "it was never claimed"
@@ -148,10 +148,10 @@ def test_workers_of_an_older_level_serve_the_first_version_under_a_pin(site: Ins
     assert version_of(site, move) == FIRST
     _, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
     (older,) = (row["detail"] for row in json.loads(said) if row["subject"] == f"resize@{FIRST}")
-    assert older.startswith(f"number of running flows of resize@{FIRST}, which is older than resize@{NEXT}: 1;")
+    assert older.startswith(f"running flows of resize@{FIRST}: 1; the newest graph is resize@{NEXT}, ")
     assert check(site, PYTHONPATH=LATER) == (
         2,
-        {"flow-unknown": f"number of running flows of resize@{FIRST}, which this release does not have: 1"},
+        {"flow-unknown": f"running flows of resize@{FIRST}: 1; this release does not have that graph"},
     )
     later = site.conductor("later", **pinned)
     assert site.await_rest(move) == State.VERIFYING, later.text()

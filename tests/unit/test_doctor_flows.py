@@ -78,8 +78,8 @@ def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
         code, subject, detail = older
         assert (code, subject) == (FINE, f"resize@{FIRST}")
         assert detail == (
-            f"number of running flows of resize@{FIRST}, which is older than resize@{NEXT}: 2; once they have ended, a "
-            f"release without resize@{FIRST} can take over"
+            f"running flows of resize@{FIRST}: 2; the newest graph is resize@{NEXT}, and once these flows have ended, "
+            f"a release without resize@{FIRST} can take over"
         )
         assert counted == (FINE, "flows", "this release can go on with all 3 running flows")
         end_all(journal)
@@ -93,7 +93,7 @@ def test_a_release_without_the_older_graph_may_not_take_over_until_its_flows_hav
         lacks = (
             "flow-unknown",
             f"resize@{FIRST}",
-            f"number of running flows of resize@{FIRST}, which this release does not have: 1",
+            f"running flows of resize@{FIRST}: 1; this release does not have that graph",
         )
         assert found(journal) == [lacks]
         end_all(journal)
