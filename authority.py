@@ -29,7 +29,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST_NAME: Final = 64
 """The largest number of characters in a common name."""
 _CLOCKS_DIFFER: Final = dt.timedelta(hours=1)
-"""How far a machine's clock may be behind and still accept a certificate that has just been made."""
+"""How far a machine's clock may be behind, so that the machine still accepts a certificate that has just been made.
+
+Each certificate is valid from this long before it is made.
+"""
 
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
@@ -64,8 +67,8 @@ def make_certificate(
     ``folder`` is the authority's. The certificate is for ``names``, which are DNS names and addresses. With
     ``one_file`` the key and the certificate are in ``own.pem``, else in ``own.key`` and ``own.crt``. Returns when it
     ends, in UTC.
-    Raises `droveway.errors.Refused` for a name that no certificate can have, for an authority that cannot be read or
-    ends before, and for a folder that holds something already.
+    Raises `droveway.errors.Refused` for a name that no certificate can have, for an authority that cannot be read, for
+    an authority that ends before the new certificate would end, and for a folder that holds something already.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
@@ -84,7 +87,8 @@ def make_certificate(
         _begun(_named(subject), authority.subject, key, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
-        # Workers and ZooKeeper's servers are servers and clients: each of them connects to others of its kind.
+        # Workers and ZooKeeper's servers are both TLS servers and TLS clients: a worker connects to other workers, and
+        # each server of ZooKeeper to the other servers.
         .add_extension(
             x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
         )
@@ -145,7 +149,9 @@ def _reading(path: Path) -> Iterator[None]:
             " droveway cert authority  has made, or correct its rights"
         ) from None
     except (ValueError, TypeError):
-        raise Refused(f"the authority's file {path} cannot be used: restore it, as PEM without a passphrase") from None
+        raise Refused(
+            f"the authority's file {path} is not PEM, or it has a passphrase: restore a PEM file without a passphrase"
+        ) from None
 
 
 def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -55,8 +55,9 @@ def require(theirs: dt.datetime, whose: str) -> None:
 class _Jump:
     """A jump of a clock by so many ``seconds``: forward when positive, back when negative.
 
-    ``until`` is a time of the clock. The jump counts for a wait when the wait began at a time of the clock before
-    ``until``: see `Steady.passed`.
+    ``until`` is about the time that the clock showed right after the jump. The jump counts for a wait that began before
+    this time (`Steady.passed`). It does not count for a wait that began later, since the beginning of that wait was
+    read from the clock after the jump. ``until`` is not exact, but an error makes a wait longer, never shorter.
     """
 
     seconds: float
@@ -121,7 +122,8 @@ class Steady:
         )
         self._jumps.append(jump)
         if len(self._jumps) > MOST_JUMPS:
-            # One jump replaces all of them. A wait was delayed by the sum of the jumps since the wait began. The one
-            # jump has the largest of these sums, so that it delays every wait at least as long.
+            # One jump replaces all of them, so that the list stays short. Without this, each wait is delayed by the sum
+            # of the jumps since that wait began: the last jump, the last two jumps, and so on. The new jump has the
+            # largest of these sums. So it delays every wait at least as long, and no wait ends too early.
             sums = itertools.accumulate(jump.seconds for jump in reversed(self._jumps))
             self._jumps = [_Jump(max(0.0, *sums), max(jump.until for jump in self._jumps))]

@@ -86,7 +86,10 @@ def renew() -> None:
 
 
 def left() -> float | None:
-    """Return the seconds that this thread may still wait for a service, 0 or less for none; None without a bound."""
+    """Return the seconds that this thread may still wait for a service.
+
+    The number is 0 or less when the time is over. None when the wait has no limit.
+    """
     deadline, call = _STEP.get(), _CALL.get()
     ends = [each.ends for each in (deadline, call) if each is not None]
     return min(ends) - time.monotonic() if ends else None

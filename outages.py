@@ -77,9 +77,10 @@ class Seldom:
         self._left_out: dict[str, int] = {}
 
     def log_once(self, kind: str, why: object, *, trace: bool = False) -> None:
-        """Log a complaint once a minute: count it when its kind was logged within the last minute.
+        """Log a complaint, unless one of its kind was logged within the last minute.
 
-        The next line of that kind says how many were counted.
+        In that case the complaint is only counted, and the next line of its kind says how many were counted. Unlike
+        `Once.log_once`, this logs the same complaint again after a minute.
         ``kind`` is one of a few names in the code, never a stranger's word. ``trace`` adds the traceback of the
         exception that is being handled.
         """

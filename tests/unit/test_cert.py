@@ -214,7 +214,7 @@ def test_an_authority_that_cannot_be_used_is_refused_by_name(
     shutil.copy(tmp_path / "other" / authority.KEY, key)
     assert f"{key} is not the key of {certificate}: restore both" in said()
     key.write_text("nothing of the kind\n")
-    assert f"{key} cannot be used: restore it" in said()
+    assert f"{key} is not PEM, or it has a passphrase: restore a PEM file" in said()
     shutil.copy(tmp_path / "other" / authority.KEY, key)
     certificate.unlink()
     assert f"{certificate} cannot be read (No such file or directory)" in said()
