@@ -11,6 +11,11 @@ Words that these modules use:
   server's rows.  The server is **mapped** to one cell, whose copy counts.  Nova lists no copy that is **hidden**.
 * A cell or host is **away** while it does not answer.  It is **declared down** when a person said that it is off
   (``droveway cell down``, ``droveway host down``, or Nova's forced_down).  The rows of such a cell are **gone**.
+* A **claim** is a conductor's right to run a move's flow.  Its **epoch** is its number; a newer claim has a higher one.
+  The step `claim` is something else: it claims resources in Placement.
+* A move that is **held** (``droveway move pause``) stops before its next step, until ``droveway move resume``.  A move
+  that is **frozen** (``droveway freeze``) is not claimed until ``droveway thaw``.  If it is under way already, it stops
+  only before a step that deletes what cannot be brought back.
 * A cell or host **owes** what could not be done there while it was away.  The journal has it as a debt, and the keeper
   has it done once the cell or host is back.
 * The **mark** of a move is what tells others to leave its server alone: the task_state in its rows, and the move's id

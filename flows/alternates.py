@@ -65,8 +65,12 @@ class Alternates:
     ) -> bool:
         """Tell whether to try the next alternate; when not, the whole flow is undone.
 
-        One is tried after a destination's fault, while one is left and the move is neither to be cancelled nor its
-        server to be deleted.  ``failed_by`` tells whether the last alternate failed by such an error.
+        The next alternate is tried if all of this is true:
+
+        * The last alternate failed by a fault of the destination.  ``failed_by`` tells whether it failed by an error of
+          the given class.
+        * Another alternate is left.
+        * Nobody has asked to cancel the move or to delete its server.
         """
         known = len(candidates["chosen"]) + len(candidates.get("later", ()))
         left = candidates.get("first", 1) + tried <= known

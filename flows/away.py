@@ -19,22 +19,22 @@ class Verdict(enum.Enum):
     WAITS = "waits"
     """The step waits as long as it takes: the flow can neither go on nor be undone without that cell."""
     FAULT = "fault"
-    """At once the step fails by the destination's fault, so that the next alternate is tried."""
+    """The step fails at once by the destination's fault, so that the next alternate is tried."""
     UNDONE = "undone"
     """Once its deadline has passed, the flow is undone."""
     PARKS = "parks"
     """Once its deadline has passed, the move parks.
 
-    Nova may have read both copies of the rows since the mapping was switched, so that the flow is not undone.
+    The flow is not undone, because Nova may have read both copies of the rows since the mapping was switched.
     """
     OWED = "owed"
-    """At once the step becomes a debt of the cell, and the flow goes on without it."""
+    """The step becomes a debt of the cell at once, and the flow goes on without the step."""
     OWED_LATE = "owed-late"
-    """Once its deadline has passed, the step becomes a debt of the cell, and the flow goes on without it."""
+    """Once its deadline has passed, the step becomes a debt of the cell, and the flow goes on without the step."""
     SKIPPED = "skipped"
-    """At once the flow goes on without the step: the rows that it compares or marks are gone with their cell."""
+    """The flow goes on without the step at once: the rows that the step compares or marks are gone with their cell."""
     RESTS = "rests"
-    """At once the move parks: the flow can neither go on nor be undone without what is gone with the cell."""
+    """The move parks at once: the flow can neither go on nor be undone without what is gone with the cell."""
 
 
 AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED, Verdict.SKIPPED, Verdict.RESTS})
@@ -69,8 +69,9 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
 def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:
     """Decide what becomes of a step whose cell is declared down: the flow uses the copy in the other cell, or parks.
 
-    If the copy in the other cell may stand in, `Run.home_cell` already names that cell, and ``home`` is false.  So
-    ``home`` is true only where that copy may not stand in.
+    ``home`` says whether the gone cell is the one that `Run.home_cell` names.  If the copy in the other cell may be
+    used instead, `Run.home_cell` names the other cell, and ``home`` is false.  So ``home`` is true only if the copy in
+    the other cell may not be used instead.
     """
     step, names = graph.by_name.get(name), graph.names()
     confirms = graph.kind_record.ends is Way.CONFIRM

@@ -23,7 +23,7 @@ CONFIRM: Final = Graph(
         confirming.CheckDestinationCopy,
         confirming.CheckSource,
         confirming.DiscardSource,
-        # Because a revert deletes only a copy with the move's mark, `keep_copy` takes the mark off after the discard.
+        # Because a revert, which is possible until the discard, deletes only a copy that has the move's mark.
         keeping.KeepCopy,
         # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,

@@ -24,8 +24,9 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         volumes.ReserveVolumes,
         reverting.StopGuest,
         host.ReleaseDestination,
-        # Because the copy gets the name of the server's directory, a destination that shares it must have let go of it.
-        # `check_source` refuses a host that shares it, but may miss that when the destination is dead.
+        # Because the copy gets the same directory name as the destination's disks.  If both hosts keep their servers in
+        # one directory, the destination must have let go of its disks before.  `check_source` refuses such a host, but
+        # it may not notice the sharing when the destination is dead.
         elsewhere.CopyDisks,
         elsewhere.FitDisks,
         elsewhere.MoveVolumes,
@@ -47,7 +48,7 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         # Because these rows tell whose the files on the destination are, as long as any lie there.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
-        # Because an undo deletes only a copy with the move's mark, `keep_copy` takes the mark off past the start.
+        # Because an undo, which is possible until the guest's start, deletes only a copy that has the move's mark.
         elsewhere.KeepCopy,
         # Because a user may ask for the next operation as soon as this step has written.
         revert.SettleRecords,

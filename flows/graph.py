@@ -162,6 +162,6 @@ def _check_leaves(step: type[Step], name: str, leaves: Leaves) -> None:
         raise ValueError(f"step {name} has no undo: let its leaves say only what it does")
     if not step.no_undo and undoes != does:
         lacking = ", ".join(sorted(does ^ undoes))
-        raise ValueError(f"step {name} is undone: let its leaves say for both ways what becomes of {lacking}")
+        raise ValueError(f"step {name} has an undo: let its leaves say for both ways what becomes of {lacking}")
     if unknown := does - _FIELDS:
         raise ValueError(f"step {name} leaves {', '.join(sorted(unknown))}: Stands has no such field")

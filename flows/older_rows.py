@@ -91,7 +91,11 @@ class _Volume:
 
 @dataclasses.dataclass
 class _Walk:
-    """Holds what a move's rows may say after the part of its history that has ended."""
+    """Holds what a move's rows may say, as worked out along the move's history.
+
+    A walk takes the runs of steps in the history one by one, oldest first, up to the first run that has not ended.  A
+    copy of the walk may be taken further.
+    """
 
     volumes: dict[str, _Volume]
     stands: frozenset[Copies]
@@ -101,7 +105,10 @@ class _Walk:
     seen: int = 0
     """The number (``seq``) of the last run in the history that was taken."""
     compared: bool = False
-    """Whether the claim has compared the mapping and the copy that it does not name."""
+    """Whether this claim has compared the mapping, and the copy in the cell that the mapping does not name.
+
+    The flow compares them once in each claim.
+    """
     hosts: dict[int, str] = dataclasses.field(default_factory=dict)
     """The hosts of the alternates, by the alternate's number."""
     copied: set[int] = dataclasses.field(default_factory=set)
@@ -180,8 +187,8 @@ def require_own(ctx: Context) -> None:
     move, run = ctx.move, ctx.run
     between = kinds.of(run.kind).crosses_cells
     if between and (owing := run.owing_cells().keys() & {move.source_cell, move.dest_cell}):
-        # The history has the steps that these cells owe as done, and their rows lack what the steps would have written.
-        # The rows are compared by a later step, once these steps are paid.
+        # These cells owe some steps.  The history records these steps as done, but the rows in the cells lack what the
+        # steps would have written.  A later step compares the rows, once the cells have paid.
         paying.pay(ctx, owing)
         return
     if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
@@ -228,9 +235,9 @@ def _compare(ctx: Context, walk: _Walk) -> None:
 
 
 def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: Side) -> None:
-    """Compare the copy that the server is not mapped to, unless the move may have removed a part of it.
+    """Compare the copy that the server is not mapped to, unless the move may have removed a part of this copy.
 
-    The move parks too where the cell has a copy that the move had removed.
+    The move parks if the copy is older than the move, or if the cell has a copy that the move had removed.
     """
     move, run = ctx.move, ctx.run
     cell = ctx.destination.cell if side is Side.DESTINATION and ctx.attempt is not None else move.source_cell

@@ -1,7 +1,8 @@
 """Works out what the rows of a server are expected to say after each step of its move.
 
-Other modules compare the rows with that.  `droveway.flows.older_rows` finds a cell database that was put back: its rows
-say what an earlier step left.  ``droveway move settle`` then writes what the move had left there.
+Other modules compare the rows with that, to find a database that was *put back*: an operator has restored it from an
+older copy.  This module itself restores nothing.  `droveway.flows.older_rows` finds a cell database that was put back:
+its rows say what an earlier step left.  ``droveway move settle`` then writes what the move had left there.
 
 Each step declares in ``leaves`` what the step and its undo change in the copy that the server is mapped to, and in
 ``between`` what they change in the copy of each cell.  `left` applies that to a history of steps.

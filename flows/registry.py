@@ -75,7 +75,7 @@ def reference(kind: str) -> FlowRef:
 
 
 def past_no_return(kind: str, version: int) -> frozenset[str]:
-    """Return the names of the steps from the point of no return on, which is one of them."""
+    """Return the names of the step that is the point of no return and of all steps after it."""
     found = graph(kind, version)
     names = found.names()
     return frozenset(names[names.index(found.no_return.step_name()) :])

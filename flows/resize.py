@@ -34,7 +34,8 @@ def _forward(kind: Kind) -> Graph:
             host.StopGuest,
             # Because a host must let go of a device before Cinder ends its export.
             host.ReleaseSource,
-            # Because on shared storage and on one host the copy needs the directory's name, which the disks have now.
+            # Because on shared storage and on one host the copy gets the directory name that the source's disks have
+            # until this step.
             host.SetAside,
             copying.CopyDisks,
             host.FitDisks,

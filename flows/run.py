@@ -77,7 +77,11 @@ class OtherGraph(NamedTuple):
 
 
 class Run(Protocol):
-    """Runs one claimed flow of one move.  Every write is refused once a newer claim has a higher epoch."""
+    """Runs one claimed flow of one move.
+
+    A *claim* here is a conductor's right to run the flow, and not a claim of resources in Placement.  Each claim has a
+    number, its *epoch*.  Every write of this run is refused once another claim of the move has a higher epoch.
+    """
 
     move_id: str
     flow_uuid: str
@@ -136,8 +140,8 @@ class Run(Protocol):
     def require_rows_agree(self, ctx: Context) -> None:
         """Check that the server's rows agree with the journal, before a step changes anything.
 
-        Raises StepError where the journal was put back and the move has gone past this step since.  Raises Parked where
-        the rows are older than the move: the database of their cell was put back.
+        Raises StepError where the journal was put back from a copy, and the move had gone past this step after that
+        copy was made.  Raises Parked where the rows are older than the move: the database of their cell was put back.
         """
 
     def step_runs(self) -> Sequence[StepRun]:
@@ -202,10 +206,12 @@ class Run(Protocol):
     ) -> None:
         """Record a debt: the host still has to carry out the action (``execute``), or its undo (``revert``).
 
-        ``direction`` is that of the action which is owed.  ``entered`` is the direction in which the step itself was
-        entered; the two differ where the undo of a step owes an action, or the step owes an undo.  ``after`` is a host
-        that has to show its own copy of the server's disks, whole, before the debt is paid.  ``deadline`` is the time
-        for the action in seconds.
+        ``direction`` is that of the action which is owed: `execute` for the action, `revert` for its undo.  ``entered``
+        is the direction in which the flow entered the step.  The two are mostly the same: a step owes its
+        action, and the undo of a step owes the undo of the action.  They differ if the undo of a step owes an action
+        (``direction`` `execute`, ``entered`` `revert`), and if a step on the way forward owes an undo (``direction``
+        `revert`, ``entered`` `execute`).  ``after`` is a host that has to show its own copy of the server's disks,
+        whole, before the debt is paid.  ``deadline`` is the time for the action in seconds.
         """
 
     def void(self, step: str, *, host: str) -> bool:
@@ -224,7 +230,10 @@ class Run(Protocol):
         """Record that the host keeps the source's disks for as long as was asked, and is to purge them then."""
 
     def owing_cells(self) -> Mapping[str, str]:
-        """Return the cells that owe what a move of the server left there: cell → the reason not to use it."""
+        """Return the cells that the server may not enter: cell → the reason.
+
+        Such a cell still owes the clean-up of a move of this server, or is declared down.
+        """
 
     def owes(self, host: str) -> bool:
         """Tell whether the host owes an undo of this move already and is still away."""
@@ -244,7 +253,10 @@ class Run(Protocol):
         """Tell whether the flow continues an earlier one, whose first steps were done and not undone."""
 
     def is_passed_on(self) -> bool:
-        """Tell whether the journal names a flow that continues this one: the steps of both are then not undone."""
+        """Tell whether the journal names a flow that continues this one.
+
+        The first steps, with which both graphs begin, are then not undone: the other flow relies on them.
+        """
 
     def graph_of(self, kind: str) -> OtherGraph:
         """Look up the graph of another kind."""

@@ -160,26 +160,35 @@ CLEARED: Final[Mapping[str, Any]] = {"old": None, "new": None, "traces": False}
 
 
 class Shown(NamedTuple):
-    """Groups the steps of a graph by what the server's rows prove of them, as each step's ``leaves`` tells."""
+    """Groups the steps of a graph by what the server's rows prove of them, as each step's ``leaves`` tells.
+
+    Nearly every group belongs to one value in the rows and holds exceptions: the value proves other steps of the graph
+    done (or undone), and it proves nothing about the steps of the group.  "Shown" means shown by the rows: the groups
+    have nothing to do with whether a copy is visible or hidden.
+    """
 
     switch: str
     """The step that lets the rows name the other host; empty in a graph without one."""
     switched: frozenset[str]
-    """The steps from ``switch`` on: rows that name the other host do not prove that these were done."""
+    """The steps from ``switch`` on.
+
+    Rows that name the other host prove that the steps before ``switch`` were done.  They do not prove it of these.
+    """
     started: frozenset[str]
     """The steps between the point of no return and the one that sets the migration to `finished`.
 
-    A migration that is `finished` does not prove that these were done.
+    A migration that is `finished` proves that the other steps were done.  It does not prove it of these.
     """
     first: frozenset[str]
     """The first steps of the graph, up to the one that writes the migration's first status.
 
-    They are undone last: a migration in `error` does not prove that these were undone.
+    They are undone last.  A migration in `error` proves that the later steps were undone.  It does not prove it of
+    these.
     """
     preparing: frozenset[str]
     """The first steps up to the one that sets the migration to `migrating`.
 
-    A migration that is `pre-migrating` again does not prove that these were undone.
+    A migration that is `pre-migrating` again proves that the later steps were undone.  It does not prove it of these.
     """
     finding: frozenset[str]
     """The steps, and the retry, up to the last one that ``finds`` what undos have to know; empty where no step does."""

@@ -1,8 +1,9 @@
 """Defines the base of all steps: a step says where it runs, what it does and how it is undone.
 
-A step may run more than once in each direction.  The base class wraps each run.  Before a step it stops the flow when
-the move is held or cancelled or the conductor ends.  It turns every exception into one flat `StepError`.  An undo, or a
-step after the point of no return, is tried again until a deadline, and then the move is parked.
+A step may run more than once in each direction.  The base class wraps each run.  Before a step it stops the flow when a
+person holds or cancels the move or when the conductor ends.  A freeze stops a flow only before a step that deletes what
+cannot be brought back.  The base class turns every exception into one flat `StepError`.  An undo, or a step after the
+point of no return, is tried again until a deadline, and then the move is parked.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Where(enum.StrEnum):
     RETURN = "return"
     """The host of the source's cell that a revert brings the server to, in the place of its dead source."""
     HOME = "home"
-    """The host that the server is on, whichever that is by now."""
+    """The host that the server is on when the step runs."""
 
 
 class Step:
@@ -76,7 +77,10 @@ class Step:
     deadline: ClassVar[float] = 60.0
     """Seconds that one run of the step may take."""
     destroys: ClassVar[bool] = False
-    """Whether the step deletes what cannot be brought back: a frozen move waits before it."""
+    """Whether the step deletes what cannot be brought back.
+
+    If a freeze (``droveway freeze``) covers the move, the move parks before such a step until the thaw.
+    """
     extra_actions: ClassVar[tuple[str, ...]] = ()
     """Other actions that workers must know: a host whose worker is too old is refused when a move is asked for."""
     owed_by_older: ClassVar[bool] = False
@@ -90,8 +94,9 @@ class Step:
     between: ClassVar[Between | None] = None
     """What a step of a move between cells changes in the mapping, or in the copy of one particular cell.
 
-    It names the cell, source's or target's, and holds whether the server is mapped to that cell or not.  None for a
-    step that changes neither; its changes are in ``leaves``.
+    A `Between` says for each of the two cells what changes in that cell's copy.  What it says is true whether the
+    server is mapped to that cell or to the other one.  A step that changes neither the mapping nor the copy of one
+    particular cell has None here.  The changes of such a step are in ``leaves``.
     """
     finds: ClassVar[bool] = False
     """Whether the step finds out what undos of its flow have to know.
@@ -106,9 +111,15 @@ class Step:
     is always the one that the server is not mapped to.
     """
     debt_when_gone: ClassVar[str] = ""
-    """The debt that replaces the step when such a cell is declared down and the flow goes on without it."""
+    """The debt that replaces the step when the cell that the step writes is declared down.
+
+    The flow then goes on without that cell.
+    """
     undo_debt_when_gone: ClassVar[str] = ""
-    """The debt that replaces the undo when such a cell is declared down and the flow is undone without it."""
+    """The debt that replaces the undo when the cell that the undo writes is declared down.
+
+    The flow is then undone without that cell.
+    """
     skipped_when_gone: ClassVar[bool] = False
     """Whether the flow leaves this step out when the cell whose copy it compares or marks is declared down."""
     starts: ClassVar[str] = ""
@@ -147,7 +158,9 @@ class Step:
     def passed_by(self, ctx: Context) -> dict[str, Any]:  # noqa: ARG002 - most have nothing to clear
         """Finish a step that was done before the journal was put back (see `Run.went_on`); return its result.
 
-        `passed_by` removes what no other step would remove.
+        The rows prove that the step was done, so `perform` is not called again.  Some steps write `passed_by` to remove
+        what the step or an earlier step has left on a host and no later step would remove, such as a storage probe.
+        Others write it to return what later steps need of this step's result.
         """
         return {}
 
@@ -243,9 +256,13 @@ class Step:
     def _mark_again(self, ctx: Context) -> None:
         """Write the move's task_state again where somebody has reset the server's state.
 
-        A step that starts a guest writes the task_state again only when the step is entered a second time.  Its first
-        run fails, so that a person sees the reset and retries the move.  In an unshelve no other step writes the
-        task_state again: before the start the server is on no host, and after it the state is the user's.
+        The rule depends on the step:
+
+        * A step that starts a guest writes the task_state again only when the step is entered a second time.  The first
+          run of that step fails, so that a person sees the reset and retries the move.
+        * In an unshelve no other step writes the task_state again.  Before the start of the guest the server is on no
+          host.  After the start the task_state is the user's.
+        * In other flows every other step writes the task_state again.
         """
         starts = ctx.direction == self.starts
         if outcome.was_tried(ctx) if starts else not kinds.of(ctx.run.kind).begins_offloaded:
@@ -320,7 +337,8 @@ def guarded(
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
             raise failure from None
-        # At the point of no return another try could neither tell whether the guest runs nor keep it running.
+        # At the point of no return another try helps against neither of these errors.  `start-unknown`: nobody can say
+        # whether the guest runs.  `went-off`: the guest was started and is off again, and a start could not keep it on.
         if (at_no_return and failure.error_code in ("start-unknown", "went-off")) or time.monotonic() >= until:
             _park(run, name, direction, failure)
         run.wait(pause)

@@ -56,11 +56,11 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
-    """Return attachments that this move has made and that only the rows in a lost cell named: volume → attachment.
+    """Return this move's attachments that only the rows in a cell that is declared down name: volume → attachment.
 
-    The flow had attached the volumes to the host that it leads to.  Only the rows in the cell that the server leaves
-    named these attachments, and that cell was declared down since: in a forward flow the source's, in a revert the
-    target's.  So Cinder is asked for them.  In all other cases the result is empty.
+    The flow had attached the volumes to the host that the flow leads to.  It had written the new attachments only into
+    the rows in the cell that the server leaves.  In a forward flow that is the source's cell, in a revert the target's.
+    If that cell was declared down since, this function asks Cinder for the attachments.  Otherwise it returns nothing.
     """
     move, carries = ctx.move, kinds.of(ctx.run.kind).carries
     if not ctx.crosses_cells or ctx.attempt is None:
@@ -215,7 +215,10 @@ def gone_since(ctx: Context) -> Connections:
 
 
 def names(ctx: Context) -> list[str]:
-    """Return the sorted ids of all volumes and ports that are attached now, to be compared with an earlier look."""
+    """Return the sorted ids of all volumes and ports that are attached now; they have no other names here.
+
+    A step compares the ids with those of an earlier look.
+    """
     return sorted([each.volume for each in volumes(ctx)] + [port.port for port in ports(ctx)])
 
 

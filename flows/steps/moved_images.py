@@ -104,7 +104,7 @@ class DeleteImages(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the images of this alternate; the undo of an earlier alternate has deleted the images of that one."""
+        """Delete the images of this alternate; the images of earlier alternates went when those were undone."""
         wanted = list(of_disks(ctx.move, ctx.destination.attempt).values())
         if ctx.move.keep_image:
             return {"kept": wanted} if wanted else {}

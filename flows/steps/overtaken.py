@@ -180,9 +180,10 @@ def _switches_now(ctx: Context) -> bool:
 
 
 def are_in_use_again(ctx: Context) -> bool:
-    """Tell whether the rows name the source, and all disks that the move began with are in its own directory again.
+    """Tell whether the server uses the source's disks again.
 
-    Then the undo had gone further than a journal that was put back knows.
+    It does if its rows name the source, and if the source has all disks that the move began with under the server's own
+    directory name, and no longer set aside.  Then the undo had gone further than a journal that was put back knows.
     """
     source = ctx.move.source_host
     return lives_on(ctx, source) and shows_disks(describe(ctx, source, part="in-use"), before(ctx.move))
@@ -245,8 +246,11 @@ def may_not_turn_back(run: Run, step: str) -> bool:
     """Tell whether the flow has to go on from this step or park, since its undos would not know what to bring back.
 
     The answer is yes for a step that the rows prove done.  If the flow may have gone further than the journal knows, it
-    is also yes for each step up to the last one that finds what undos need.  A move without a migration, or whose
-    migration has ended, has not gone further.
+    is also yes for each step up to the last one that finds what undos need.
+
+    The migration's row tells whether the flow may have gone further.  If there is no such row, the flow did not come
+    far enough to write one.  If the row says `error`, the forward flow was undone already.  If the row does not
+    say `reverting`, a revert has not begun, was undone already or is over.  In these cases the answer is no.
     """
     if went_on(run, step):
         return True

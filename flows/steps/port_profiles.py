@@ -35,7 +35,8 @@ def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
 def put_back(port: AttachedPort, write: Write) -> None:
     """Write the profile that the binding had before the move; if Neutron refuses it, write it without the providers.
 
-    Neutron refuses a binding whose provider is gone.  The audit finds and heals what is missing.
+    Neutron refuses a binding whose provider is gone.  The audit finds and heals what is missing.  This function has
+    nothing to do with a database that was put back.
     """
     profile = recorded(port)
     try:

@@ -34,9 +34,11 @@ class CheckSource(confirming.CheckSource):
     may_be_missing = False
 
     def may_do_without(self, ctx: Context) -> bool:
-        """Go on without the source only where the journal was put back and the guest may be stopped already.
+        """Tell whether the flow goes on although the source is declared down.
 
-        The next steps then fail on the source, and the undo starts the guest on the destination again.
+        It does only if the journal was put back, since the revert may have stopped the guest before.  The next steps
+        then fail, because the source is down.  So the flow is undone, and the undo starts the guest on the destination
+        again.
         """
         return ctx.run.is_behind()
 

@@ -83,9 +83,11 @@ def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
     """Open one fenced transaction on the server's rows.
 
     The rows are those of the cell that the server lives in, or of ``cell``, where a move between cells writes the other
-    copy.  Raises Evacuated when Nova has evacuated the server.  Raises ServerDeleted when the server is gone.  It also
-    does when the server is being deleted, except in an undo, a step after the point of no return, a confirm or a
-    revert: the delete waits for those.
+    copy.
+
+    Raises Evacuated when Nova has evacuated the server.  Raises ServerDeleted when the server is gone.  While somebody
+    deletes the server, a step of a forward flow up to the point of no return raises ServerDeleted too.  An undo, a
+    later step, a confirm and a revert write all the same: the delete waits for them.
     """
     move = ctx.move
     deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server
@@ -171,7 +173,10 @@ def power_state(record: Before) -> int:
 
 
 def is_deleted(ctx: Context) -> bool:
-    """Tell whether nothing is to be given back to the server: it is gone, or, in a forward flow, being deleted."""
+    """Tell whether the server is deleted; in a forward flow, a server that is being deleted counts as deleted.
+
+    An undo gives nothing back to a deleted server, such as a volume or a port.
+    """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_deleted_or_deleting(
             connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server
@@ -213,8 +218,9 @@ def failure(ctx: Context) -> faults.Fault | None:
 def fail_action(rows: Rows, fault: faults.Fault | None) -> bool:
     """End the flow's action with Error and let the server show why.
 
-    Returns False when the action never began or has failed already.  The caller then leaves the rows alone: the step
-    that begins an action writes the task_state in the same transaction, so that there is none to take back.
+    Returns False when the action never began or has failed already.  The caller then leaves the rows alone.  A step
+    that begins an action writes the task_state in the same transaction.  So if the action never began, the task_state
+    was not written either, and the caller has none to take back.
     """
     began = actions.fail(rows.session, rows.action, fault.message if fault else None)
     if began and fault is not None:

@@ -1,4 +1,7 @@
-"""Defines the steps of shelve and unshelve on Placement, where only the server holds an allocation."""
+"""Defines the steps of shelve and unshelve that change allocations in Placement.
+
+In these flows the server is the only consumer.  There is no migration, so no migration holds an allocation.
+"""
 
 from __future__ import annotations
 

@@ -117,9 +117,10 @@ class Claim(Step):
         self._shift(ctx, resources_of(ctx.returning.request), request, full=StepError)
 
     def _shift(self, ctx: Context, old: Any, wanted: Any, *, full: type[StepError]) -> None:
-        """Let the migration hold what is ``wanted`` in place of ``old``; does nothing where it does already.
+        """Let the migration hold what is ``wanted`` in place of ``old``; change nothing if it holds that already.
 
-        Raises StepError (``allocation-conflict``) where it holds something else; an undo then leaves that alone.
+        If the migration holds neither of the two, a step raises StepError (``allocation-conflict``), and an undo
+        changes nothing.
         """
         placement, record = ctx.run.cloud.placement, before(ctx.move)
         found = placement.allocations(ctx.move.id)

@@ -102,8 +102,9 @@ class MoveVolumes(Step):
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
             present = held(ctx, volume)
-            # In a journal that was adopted, `reserve_volumes` may have run again after this step.  The rows then named
-            # the attachment that this step had made, so that ``old`` is this step's attachment.
+            # Usually ``old`` is the attachment of before the move.  After the journal was adopted, `reserve_volumes`
+            # may have run a second time, although this step was done already.  The rows then named the attachment that
+            # this step had made, and `reserve_volumes` recorded that attachment as ``old``.
             old = present.get(ids["old"]) if ids is not None else None
             if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
                 # Cinder lacks the attachment that the rows name only if its database was put back since.
@@ -136,9 +137,10 @@ def _is_on(held: dict[str, Attachment], volume: VolumeBefore, connector: dict[st
 
 
 def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
-    """Return an attachment other than these: one that an earlier try has made, or a new empty one.
+    """Return an attachment that is not in ``but``: one that an earlier try has made, or a new empty one.
 
-    Raises `droveway.errors.Evacuated` where Nova evacuates the server, since it may then be one that Nova made.
+    Raises `droveway.errors.Evacuated` where Nova evacuates the server, since Nova may have made the attachment that is
+    found.
     """
     others = sorted(held(ctx, volume).keys() - but)
     # Only after the attachments were read: Nova writes the row of its evacuation before it makes any attachment.
@@ -173,9 +175,9 @@ def name_attachment(ctx: Context, volume: VolumeBefore, attachment: str) -> None
 
 
 def name_moved(ctx: Context) -> None:
-    """Let the rows of the copy that is to be shown name the attachments that this move made.
+    """Write the ids of the attachments that this move made into the copy of the rows that is to be shown.
 
-    That is needed where the rows that name them are in a cell that is gone.
+    The caller needs this if only the rows in the other cell had these ids, and that cell was declared down since.
     """
     for volume in attached.volumes(ctx):
         _record(ctx, volume, volume.attachment, ctx.run.cloud.volumes.shown(volume.attachment))

@@ -73,7 +73,7 @@ class Elsewhere(HostStep):
     ("step", "told"),
     [
         (Silent, "say in leaves of step silent what it changes in the server's rows, NOTHING for none"),
-        (Forgets, "step forgets is undone: let its leaves say for both ways what becomes of zone"),
+        (Forgets, "step forgets has an undo: let its leaves say for both ways what becomes of zone"),
         (TakesBack, "step takes_back has no undo: let its leaves say only what it does"),
         (Elsewhere, "step elsewhere leaves place: Stands has no such field"),
     ],

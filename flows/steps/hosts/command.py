@@ -71,9 +71,15 @@ class HostStep(Step):
     def undo(self, ctx: Context) -> None:
         """Command the worker to undo the action, or record that the host owes the undo.
 
-        A host that is declared down always owes it.  A destination that is away owes it if no guest was ever started
-        there, and so does one whose own instances directory is away.  Nothing is owed where the host owed the action
-        itself, and so never carried it out.
+        The host owes the undo in these cases:
+
+        * The host is declared down.
+        * The host is the destination, no guest was ever started there, and its worker is away.
+        * The host is the destination, no guest was ever started there, and its instances directory, which the source
+          does not share, is away.
+
+        If the host still owed the action itself, it never carried the action out.  Then that debt becomes void, and the
+        host does not owe the undo.
         """
         details, host = self.undo_details(ctx), self.host(ctx)
         owed = self.owed_when_down and ctx.run.void(ctx.step, host=host)
@@ -131,8 +137,8 @@ def has_disks(ctx: Context) -> bool:
 def never_started(ctx: Context) -> bool:
     """Tell whether the flow has never asked for a start of the guest on this alternate.
 
-    False where the journal was adopted in the middle of the move: it may lack the start.  False also on the source's
-    own host, and in flows that bring the server back to its source.
+    False where the journal was adopted in the middle of the move: it may lack the start.  False also if source and
+    destination are the same host, and in flows that bring the server back to its source.
     """
     record = kinds.of(ctx.run.kind)
     if not (record.carries is Carries.TO_DESTINATION or record.elsewhere) or ctx.same_host:

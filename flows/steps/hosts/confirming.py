@@ -182,8 +182,8 @@ class DiscardSource(HostStep):
     def details(self, ctx: Context) -> commands.DiscardSource:
         """Say whether to remove the guest's old definition too, and whether to keep the disks for a time.
 
-        The definition is removed where source and destination are two hosts.  Nothing is kept of a server that is
-        deleted, nor of one without a disk on its host.
+        The definition is removed where source and destination are two hosts.  Nothing is kept if the server is deleted,
+        or if it has no disk on its host.
         """
         deleted = ctx.move.delete_requested or is_deleted(ctx)
         keep = ctx.move.keep_seconds > 0 and not deleted and has_disks(ctx)

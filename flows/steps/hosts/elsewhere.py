@@ -54,8 +54,9 @@ class CheckSource(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Return that host's connector, how it gets the disks, and what the undo needs of the destination's guest.
 
-        Raises DestinationFault for a host that does not reach the disks, or that shares its directory with the
-        destination, where its copy would lie in the place of the server's.
+        Raises DestinationFault for a host that does not reach the disks.  Raises it also for a host that keeps its
+        servers in one directory with the destination: the disks that this host would get need the directory name that
+        the destination's disks have.
         """
         if is_deleted(ctx):
             return {**GONE, **reverting.stopped_on_destination(ctx)}
@@ -77,8 +78,8 @@ class CheckSource(HostStep):
             shared = not ctx.run.is_behind() and bool(describe(ctx, here, part="room").disks)
         if shared:
             raise DestinationFault(
-                f"host {here} keeps its servers in one directory with {there}, where the copy is that server "
-                f"{ctx.move.server_name} uses",
+                f"host {here} keeps its servers in one directory with {there}, and the disks that server "
+                f"{ctx.move.server_name} uses are in that directory",
                 code="in-the-way",
                 host=here,
             )

@@ -1,4 +1,7 @@
-"""Defines the steps of the forward flow and of revert that a worker carries out; an undo sends the same action back."""
+"""Defines the steps of the forward flow and of revert that a worker carries out.
+
+An undo sends the worker the same action with the direction `revert`.
+"""
 
 from __future__ import annotations
 
@@ -152,8 +155,11 @@ class StopGuest(HostStep):
     def prove_off(self, ctx: Context) -> None:
         """Raise StepError unless the other host's guest is proved off.
 
-        The other host says so, or a person has declared the host down, or the host is away and was never asked to start
-        the guest.
+        One of these proves it:
+
+        * The other host says that its guest is off.
+        * A person has declared the other host down.
+        * The other host is away, and this flow never asked it to start the guest.
         """
         never = never_started(ctx)
         if never and self.other(ctx) not in ctx.run.workers():
@@ -296,9 +302,9 @@ class StartGuest(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Start the guest, once its worker said that it is ready and the other host's guest was then proved off.
 
-        The guest of a server that is being deleted stays off, and so does one that was stopped before the move.  No
-        guest is started on a host that is declared down.  If it may have been started there before, the flow goes on:
-        the host is off, and the user's confirm or revert decides where the server is to be.
+        The guest stays off if the server is being deleted or was stopped before the move.  No guest is started on a
+        host that is declared down.  If an earlier run of this step may have started the guest on such a host, the flow
+        goes on: the host is off, and the user's confirm or revert decides where the server is to be.
         """
         host, details = self.host(ctx), self.details(ctx)
         off = commands.StartGuest(power_on=False)
@@ -338,7 +344,8 @@ class StartGuest(HostStep):
         except StepError as error:
             if error.error_code == DECLARED_DOWN:
                 return self._without_host(ctx)
-            # The worker answers by its own journal, and one that was lost and made anew does not know of the start.
+            # The worker answers by the journal on its host.  If that journal was lost and the worker began a new one,
+            # the new one does not know of a start.  So the host is asked whether the guest was ever started.
             if isinstance(error, DestinationFault) or error.error_code == "not-begun":
                 starting.require_never_started(ctx, self.host(ctx), self.defined_by)
             raise
@@ -369,7 +376,7 @@ class StartGuest(HostStep):
         super().undo(ctx)
 
     def details(self, ctx: Context) -> commands.StartGuest:
-        """Say whether to start the guest: one that was stopped stays off, and passes the point of no return too."""
+        """Say whether to start the guest: if the server was stopped, the guest stays off, but the step is done."""
         return commands.StartGuest(power_on=before(ctx.move).powered_on)
 
 

@@ -62,7 +62,8 @@ class KeepCopy(HostStep):
     def _may_be_commanded(self, ctx: Context, host: str) -> bool:
         """Tell whether the host can be asked now.
 
-        It cannot while it is away and owes something already, nor while its worker's release does not know the action.
+        The host cannot be asked while it is away and owes something already.  It cannot be asked either while its
+        worker is of a release that does not know the action.
         """
         worker = ctx.run.workers().get(host)
         return not ctx.run.owes(host) if worker is None else _ACTION in worker.actions

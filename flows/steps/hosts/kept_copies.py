@@ -17,8 +17,12 @@ _KNOWN: Final = f"{RENAME}@{ACTION_VERSION}"
 def rename(ctx: Context, host: str) -> None:
     """Have the host give the copy a name under which nobody takes it for the server's own disks.
 
-    If the host is away, it owes the rename.  In two cases the copy keeps the server's name.  A worker of an older
-    release cannot rename.  In a directory that both hosts share, the disks from which the copy was made lie beside it.
+    If the host is away, it owes the rename.  In two cases the copy keeps the server's name:
+
+    * The worker is of an older release, which cannot rename a copy.
+    * Both hosts share one directory.  The disks from which the copy was made are then in that directory too, so they
+      are not out of reach with the dead host.
+
     Raises StepError where the host refuses.
     """
     worker = ctx.run.workers().get(host)

@@ -26,9 +26,10 @@ class RestoreDisks(HostStep):
     def undo(self, ctx: Context) -> None:
         """Set the source's disks aside again.
 
-        Where the source is declared down and both hosts share the directory, the destination does it.  Its guest is
-        started next and needs its own disks under the server's name, which the source's disks still have.  A
-        destination that is declared down too owes it.
+        If the source is declared down and both hosts share the directory, the destination sets the source's disks
+        aside.  The next undos start the destination's guest.  That guest needs the destination's disks under the
+        server's name, and at this point the source's disks have that name.  If the destination is declared down too, it
+        owes the action.
         """
         if ctx.same_host or not (same_directory(ctx) and ctx.run.declared_down(self.host(ctx))):
             super().undo(ctx)

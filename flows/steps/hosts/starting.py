@@ -197,7 +197,7 @@ def _was_switched(ctx: Context) -> bool:
 
 
 def _require_hidden(ctx: Context) -> None:
-    """Raise StepError (``not-this-moves``) unless the other copy of the server's rows is hidden, or its cell gone.
+    """Raise StepError (``not-this-moves``) unless the other copy of the rows is hidden or its cell is declared down.
 
     Whoever declared the cell down made sure that its hosts are off, and that nobody reads its rows.
     """

@@ -28,8 +28,10 @@ class CopyDisks(HostStep):
     def undo(self, ctx: Context) -> None:
         """Delete what was downloaded, once the image was seen whole or the server is to be deleted.
 
-        When a user deletes a shelved server, Nova deletes the image too.  If the server was mapped to the other cell at
-        that time, its rows in this cell stay until the move ends.
+        When a user deletes a shelved server, Nova deletes the image too.  So the image of a server that is to be
+        deleted is not looked for.  Two things say that the server is to be deleted: the move's request and the server's
+        rows.  The rows alone are not enough: if the server was mapped to the other cell when the user deleted it, its
+        rows in this cell stay until the move ends.
         """
         image = before(ctx.move).image
         if image is not None and not (ctx.move.delete_requested or is_deleted(ctx)):

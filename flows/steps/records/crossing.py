@@ -43,8 +43,8 @@ from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerS
 AT_REST: Final = OneOf(tuple(MOVABLE))
 """The vm_states that a copy may have had before the move.
 
-A user may have stopped the server after an administrator reset its state.  Only the mapped copy says so, so that the
-two copies may differ.
+A user may have stopped the server after an administrator reset its state.  Nova writes `stopped` only into the mapped
+copy, and the other copy may still say `active`.  So both values are accepted in either copy.
 """
 
 SHOWN: Final = (False, None)

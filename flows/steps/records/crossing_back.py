@@ -104,7 +104,11 @@ class RemoveSourceRecords(Step):
 
 
 class HandOverTarget(Step):
-    """Compares the target's rows a last time before the source's are shown again."""
+    """Compares the target's rows a last time before the source's are shown again.
+
+    The step itself hands nothing over.  It has its name from `crossing.HandOverSource`, which compares the source's
+    rows on the way there.
+    """
 
     does = "compare the rows in the target's cell"
     no_undo = "it only reads"

@@ -90,8 +90,8 @@ class _AtHome(HostStep):
     def command_host(self, ctx: Context, host: str, *, must: bool, part: str = "") -> dict[str, Any]:
         """Command the host and return its answer, or record that it owes the action and return `OWED`.
 
-        A host that is away owes it unless it ``must`` be cleared, since the server lives there; one that is declared
-        down owes it always.
+        If the host is declared down, it owes the action.  If the host is away, it owes the action unless it ``must`` be
+        cleared now, since the server lives there.
         """
         details = self.details(ctx)
         if must or not ctx.run.owes(host):

@@ -232,7 +232,7 @@ class RecordMigration(Step):
 
 
 class Named(NamedTuple):
-    """Holds what a cell's rows say of a destination beside its name."""
+    """Holds the values that are written when a cell's rows name a destination (`name_destination`), except its name."""
 
     compute_id: int | None
     """The id of its compute node; None in another cell than its own."""
@@ -366,8 +366,9 @@ class MarkMigrating(Step):
     def undo(self, ctx: Context) -> None:
         """Write status `pre-migrating`, and power_state and vm_state as recorded before the move.
 
-        An administrator may have reset the server's state during the move, and its user may then have stopped it.  In a
-        move between cells only the copy in the target's cell then says `stopped`.  So the vm_state is written here too.
+        An administrator may have reset the server's state during the move, and its user may then have stopped the
+        server.  Such a server counts as stopped before the move.  In a move between cells Nova wrote `stopped` only
+        into the copy in the target's cell.  So this undo writes the recorded vm_state into the source's copy.
         """
         fault, record = failure(ctx), before(ctx.move)
         with cell_rows(ctx) as rows:

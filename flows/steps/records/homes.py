@@ -56,7 +56,11 @@ class Homes:
     If the rows are gone, it is the host that the server was on when the delete began.
     """
     others: tuple[str, ...] = ()
-    """The hosts that it has left, or never came to; one of these that is away owes the command."""
+    """The other hosts that may have something of the server.
+
+    The server has left some of them.  On the others Nova may have built a guest in an evacuation that did not end, and
+    the server's rows never named these hosts.  If one of all these hosts is away, it owes the command.
+    """
 
     @property
     def every(self) -> list[str]:
@@ -65,7 +69,10 @@ class Homes:
 
 
 def before(ctx: Context) -> str:
-    """Name the host that the server was on when the delete began, by its row, or by the journal if that was gone."""
+    """Name the host that the server was on when the delete began, by its row, or by the journal if that was gone.
+
+    `droveway.flows.before.before` is another function: it returns the record of the whole server before the move.
+    """
     noted = ctx.inputs.get("home") or next(_results(ctx, "mark_deleting"), {})
     if (host := noted.get("host")) is not None:
         return str(host)
@@ -159,7 +166,10 @@ def _locked(session: orm.Session, server: str) -> Instance | None:
 
 
 def _was_reported(ctx: Context) -> bool:
-    """Tell whether this step has failed for the evacuation before, so that the person who retried it knows of it."""
+    """Tell whether an earlier claim's run of this step failed because Nova evacuates the server.
+
+    If so, a person has retried the step and knows of the evacuation.
+    """
     return any(
         run.error is not None and run.error.get("code") == UNDER_WAY
         for run in ctx.run.step_runs()

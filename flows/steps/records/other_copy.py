@@ -64,7 +64,10 @@ class Standing(NamedTuple):
     deleted: bool
     epoch: str | None
     move: str
-    """The move whose mark the copy has: the one that made it, while a flow of it runs; else empty."""
+    """The id of the move whose mark the copy has; empty if the copy has none.
+
+    It is the move that made the copy.  The mark stays in the copy while a flow of that move runs.
+    """
     known: bool
     """Whether the cell has the migration of this move."""
     going: bool
@@ -92,9 +95,10 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
 
 
 def stands(ctx: Context, cell: str, other: str) -> bool:
-    """Tell whether the cell has a copy.
+    """Tell whether a copy of the server's rows is in the cell; raise StepError if that copy may have been the last one.
 
-    Raises StepError (``last-copy``) where it has none and the server is not safely in the ``other`` cell either.
+    Raises StepError (``last-copy``) where the cell has no copy and the server is not safely in the ``other`` cell
+    either.  The function has nothing to do with `droveway.flows.stands`, which says what a copy's values are.
     """
     if ctx.run.cells.has(cell, ctx.move.server):
         return True
@@ -103,7 +107,7 @@ def stands(ctx: Context, cell: str, other: str) -> bool:
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
-    """Tell whether what was ``found`` is this move's copy, hidden, or deleted by the server's user."""
+    """Tell whether this move made the copy that was ``found``, and the copy is hidden or was deleted by a user."""
     return (found.hidden or found.deleted) and (found.move == ctx.move.id or found.known)
 
 
@@ -203,8 +207,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
 
     What users wrote there late is carried over first.  An ``undo`` leaves a copy alone that this move did not make.
 
-    Raises StepError (``last-copy``) unless the mapping names the ``other`` cell, which has the server whole, or the
-    server was deleted.
+    Raises StepError (``last-copy``) if the copy may be the only one, as `_require_other` says.
     """
     move = ctx.move
     reserved = reserved_on(ctx)
@@ -255,9 +258,10 @@ def remove_evacuated(ctx: Context) -> None:
 def mark_again(ctx: Context, cell: str) -> None:
     """Mark the hidden copy in the cell with this move again: the flow took the mark off when it ended.
 
-    The keeper calls it before it removes a copy that the cell owed to remove, if the move has no migration: only the
-    mark then proves that the copy is this move's.  No other move of the server uses the cell before that.  A copy is
-    left alone if the flow never compared it, since it may not be this move's.
+    The keeper calls this function before it pays a debt by which the cell owes the removal of the copy.  It does so
+    only if the move has no migration, since only the mark then proves that this move made the copy.  Until the debt is
+    paid, no other move of the server uses the cell.  If the flow never compared the copy, another move may have made
+    it, so it is left alone.
     """
     server, flow = ctx.move.server, (ctx.run.flow_uuid, ctx.move.attempt)
     if not any((run.flow_uuid, run.attempt) == flow and DIGESTS in (run.result or {}) for run in ctx.run.step_runs()):
@@ -354,7 +358,11 @@ def _made_by(ctx: Context, cell: str) -> bool:
 
 
 def _require_other(ctx: Context, cell: str, other: str) -> None:
-    """Raise StepError (``last-copy``) unless the ``other`` cell has the mapped, visible copy, or had a deleted one."""
+    """Raise StepError (``last-copy``) unless the server can do without the copy in the cell.
+
+    The server must not be mapped to the cell.  In addition, the ``other`` cell must have a visible copy, or the server
+    must have been deleted: by this move's request, or by a user in the ``other`` cell.
+    """
     server = ctx.move.server
     with ctx.run.api.read() as session:
         mapped = mappings.cell_of(session, server)

@@ -201,9 +201,9 @@ def name_no_host(ctx: Context, rows: Rows) -> None:
 
 
 class FinishRecords(Step):
-    """Says that the server is active, as Nova does even for one that was shelved while it was stopped.
+    """Writes that the server is active, or stopped if its user has stopped it since the unshelve began.
 
-    A server that its user has stopped since is stopped.
+    As in Nova, a server becomes active even if it was stopped when it was shelved.
     """
 
     does = "let the server's rows say that it is active"
@@ -216,8 +216,8 @@ class FinishRecords(Step):
         First it releases what was claimed for ports that are gone since: a user may ask for the next move as soon as
         the rows are written.
 
-        Where a person has reset the state since the guest's start, vm_state and task_state stay as they are.  So does
-        power_state, where the user has then stopped the server.
+        If a person has reset the state since the guest's start, vm_state and task_state stay as they are.  If the user
+        has stopped the server after that, power_state stays as it is too.
         """
         gone_ports.release(ctx, ctx.destination.request)
         reserved, record = reserved_on(ctx, ctx.destination.host), before(ctx.move)
