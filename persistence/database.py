@@ -65,9 +65,10 @@ _GIVES_UP: Final = {
 
 
 _SHORTEST_VALUE: Final = 4
-"""Length in characters from which on a value of the URL is removed from a message.
+"""The length, in characters, of the shortest value that is removed from a driver's error message.
 
-A shorter value may be a part of ordinary words, and removing it would make the message unreadable.
+The values are the password and the options of the database's URL.  A shorter value may be a part of ordinary words, and
+removing it would make the message unreadable.
 """
 
 
@@ -106,10 +107,11 @@ sa.dialects.registry.register(f"sqlite.{_DRIVER}", __name__, SqliteDialect.__nam
 
 
 class _Broken(logging.Filter):
-    """Drops SQLAlchemy's log records that a broken connection could not be rolled back.
+    """Drops the log records in which SQLAlchemy says that it could not roll back on a broken connection.
 
-    SQLAlchemy logs this with a traceback when the server went away between the last statement and the return of the
-    connection to the pool.  Nothing is lost: the next use of the database raises an error, and that error is reported.
+    SQLAlchemy logs this with a traceback when the database server went away between the last statement and the return
+    of the connection to the pool.  Nothing is lost: the next use of the database raises an error, and that error is
+    reported.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -41,9 +41,10 @@ class Standing(NamedTuple):
     counts: Mapping[str, int]
     """Phrase → count.
 
-    A phrase has two ``{}``.  When the database's count is lower than the one that an observer saw, the error has the
-    phrase.  The first ``{}`` becomes the database's count.  The second one becomes the observer followed by the higher
-    count, as in ``the worker of host h1 knows of 7``.
+    The phrase is put into the error if the database's count is lower than the one that an observer saw.  It has two
+    ``{}``.  The first one becomes the database's count.  The second one becomes the words about the observer with the
+    higher count behind them.  So the phrase ``its last epoch is {}, {}`` becomes ``its last epoch is 5, the worker of
+    host h1 knows of 7``.
     """
 
 
@@ -74,9 +75,12 @@ def contradiction(
 ) -> str:
     """Return an error sentence when a database is not the one that others have ``seen``; empty when it is.
 
-    ``mine`` is what the database holds now.  ``seen`` is (who saw it, what they saw) for each observer.  Returns the
-    sentence ``another`` when an observer saw another owner, and a sentence of our own when one saw a higher count.
-    ``what`` names the database in that sentence, and ``newest`` the backup that is to be put back.
+    ``mine`` is what the database holds now.  ``seen`` has a pair for each observer.  First come words about the
+    observer that end where a count follows, such as ``"the worker of host h1 knows of "``.  Then comes what the
+    observer saw.
+
+    If an observer saw another owner, the result is the sentence ``another``.  If an observer saw a higher count, this
+    function makes the sentence.  ``what`` names the database in it, and ``newest`` the backup that is to be put back.
     """
     for who, theirs in seen:
         if None not in (mine.owner, theirs.owner) and mine.owner != theirs.owner:

@@ -6,7 +6,8 @@ Nothing here knows Nova's tables.  docs/glossary.rst explains all words; these a
   only grow, and a claim with a newer epoch makes every older one worthless.
 * To *park* is to stop a flow at a step that has no result, so that the step can be entered again.
 * A *debt* is a clean-up that a host or a cell still owes, mostly because it was away.
-* An *alternate* is a further host that is tried when the destination was at fault.
+* An *alternate* is a host that a move may try as its destination.  The move tries the next alternate when the one
+  before was at fault.  The first destination is alternate 1.
 * A *lab* is a whole cloud in one directory, for trials and tests.
 * A *kind* of flow is resize, migrate, confirm, revert, delete and so on: `kinds.Kind`.
 * A flow is *filed* when its row is written and its move names it: a conductor then claims it.

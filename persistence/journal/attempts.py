@@ -90,7 +90,7 @@ def tried(session: orm.Session, move_id: str) -> list[MoveAttempt]:
 def hosts(session: orm.Session, move: Move) -> list[str]:
     """Return the names of all hosts that a command of this move may have gone to.
 
-    The source is one of them, except for an unshelve, whose server is on no host before.
+    The source is one of these hosts.  An unshelve has no source, because its server is on no host before.
     """
     tried = session.scalars(_HOSTS, {"move": move.id})
     return sorted({move.source_host, *tried} - {""})

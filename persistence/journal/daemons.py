@@ -50,7 +50,11 @@ class KnownWorkers:
     """Holds what the journal says of the workers at one time."""
 
     current: bool
-    """Whether a conductor is up, which would have recorded a change; if not, this is what the last one saw."""
+    """Whether a conductor is up.
+
+    Only conductors record which workers come and go.  If none is up, ``workers`` has what the last conductor recorded,
+    and may be out of date.
+    """
     workers: Mapping[str, Daemon]
     """Every worker that ever registered, by its host."""
 

@@ -52,7 +52,7 @@ class DebtView:
     """
     created: dt.datetime
     due: dt.datetime
-    """The time from which on it may be settled; for a source that is kept, the end of the time for which it is kept."""
+    """When the debt may be settled at the earliest; for a kept source, the end of the time for which it is kept."""
     settled: dt.datetime | None
     """When it was settled or written off."""
 

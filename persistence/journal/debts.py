@@ -3,7 +3,8 @@
 A host that was away owes the action, or the undo, that it could not be asked for.  A host that keeps a move's source
 owes its removal, from a date on.  A cell whose database was away owes changes of its rows.
 
-Nothing waits for a debt with a date (`Debt.not_before`): its move may end, and its host takes servers.
+If a debt has a date (`Debt.not_before`), its move may end and its host takes servers before the debt is settled.  If it
+has none, its move does not end and its host takes no servers until the debt is settled.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ VOID = "void"
 AFTER = "after"
 """The key of a debt's details that names the host which must report a whole copy of the disks before it is settled.
 
-An empty name says the same as a missing key: no other host has to report.  A debt has an empty name when it was made
-from the details of a debt that named a host, and that host has reported already.
+An empty name says the same as a missing key: no other host has to report.  `PURGE` debts may have an empty name.  When
+a host pays a debt by keeping the source's disks, the keeper makes the `PURGE` debt from the details of the paid one.
+The paid debt may have named another host, but that host has reported by then, so the keeper empties the name.
 """
 
 PURGE: Final = "purge_kept"
@@ -46,7 +48,10 @@ HIDE: Final = "hide"
 SHOW: Final = "show"
 """Clear `hidden` in the cell's copy."""
 UNMARK: Final = "unmark"
-"""Take back the status and the task_state by which the destination cell's copy says that a revert has begun."""
+"""Take back the status and the task_state by which the destination cell's copy says that a revert has begun.
+
+It undoes the step `mark_reverting`.  The row that marks a copy as made by a move is something else.
+"""
 REMOVE: Final = "remove"
 """Delete the cell's copy."""
 CLOSE_EVENTS: Final = "close events"
@@ -111,7 +116,8 @@ def owe(
 ) -> None:
     """Record that the host still has to carry out the action, or its undo; a repeated call changes nothing.
 
-    A debt that ``waits`` for another host's report (`AFTER`) gets a date, so that nothing waits for it.
+    If the debt ``waits`` for another host's report (`AFTER`), it gets a date.  With a date it keeps neither its move
+    from ending nor its own host from taking servers.
     """
     known = session.scalars(
         sa.select(Debt).where(
@@ -242,8 +248,8 @@ def write_off(session: orm.Session, host: str, *, who: str) -> list[Debt]:
 def collectable(session: orm.Session) -> list[Debt]:
     """Return the debts that are due, of moves that nobody runs now, oldest debt first.
 
-    A move that is claimed by the collector is one of them: only one collector runs at a time, so that claim was left
-    by one that was killed, and is taken over.
+    A move whose claim is the collector's counts as a move that nobody runs.  Only one collector runs at a time, so an
+    earlier collector left that claim when it was killed.  The present collector takes the claim over.
     """
     return list(session.scalars(_COLLECTABLE))
 

@@ -1,7 +1,7 @@
 """Freezes: each is a row that stands until a thaw deletes it, so that a freeze outlives every daemon.
 
-A frozen move is not claimed.  One that is under way goes on until a step would delete what cannot be brought back, and
-parks before that.
+A frozen move is not claimed.  If the move is under way when it is frozen, it goes on, but parks before a step that
+deletes what cannot be brought back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ def listing(session: orm.Session) -> list[Freeze]:
 
 
 def over(transaction: Executor, move_id: str) -> str | None:
-    """Return why the move is frozen, with the command that ends that; None when it is not."""
+    """Return why the move is frozen, with the command that ends that; None when no freeze is over the move.
+
+    If several freezes cover the move, the sentence is about the oldest one.
+    """
     row = transaction.execute(_OVER, {"move": move_id}).first()
     return None if row is None else _sentence(row)
 

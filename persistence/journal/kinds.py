@@ -48,9 +48,10 @@ class Ending:
     state: State
     """The move's state when no exception applies."""
     never_confirmed: State | None = None
-    """The move's state when no confirm of it was done while its server existed.
+    """The state of a move that began with another kind of flow and was never confirmed while its server existed.
 
-    It applies only to a move that began with another kind of flow, as a resize that ends with a delete.
+    The kind that deletes a server has this exception.  It applies, for instance, to a resize whose server was deleted
+    before a confirm: the delete is then the last flow of that move.
     """
     to_be_deleted: State | None = None
     """The move's state when somebody asked that the server be deleted."""
@@ -82,7 +83,7 @@ class Kind:
     ends: Way | None = None
     """Which end such a flow brings to a move that waits for confirm or revert; None for other kinds."""
     asked_for_by_deletes: bool = False
-    """Whether a delete of a server whose move waits for confirm or revert runs such a flow first.
+    """Whether such a flow runs first when a server is to be deleted while its move waits for confirm or revert.
 
     The flow is filed again until it is done.
     """
@@ -114,9 +115,9 @@ class Kind:
     begins_with_accept: bool = False
     """Whether the step ``accept`` of the flow is the first one that writes in the cell."""
     leaves_known_rows: bool = False
-    """Whether the journal is enough to know which values Nova's rows must have while a move is at rest or has ended.
+    """Whether the audit knows from the journal alone which values Nova's rows must have after a move of this kind.
 
-    This is said of moves that began with this kind.  The audit compares Nova's rows with those values.
+    It compares Nova's rows with those values while a move that began with this kind is at rest, or once it has ended.
     """
     needs_live_server: bool = False
     """Whether the forward steps before the point of no return write only while nobody is deleting the server.
@@ -302,7 +303,8 @@ def of(name: str) -> Kind:
 def ending(of_move: str, way: str, *, elsewhere: bool = False) -> Kind:
     """Return the kind of flow that confirms or reverts a move.
 
-    ``of_move`` is the kind of the move, ``way`` one of `Way`.  ``elsewhere`` is explained at `Kind`.
+    ``of_move`` is the kind of the move, ``way`` one of `Way`.  ``elsewhere`` is explained at `Kind`.  The method
+    `Kind.ending` is something else: it returns the states that a move gets.
     """
     wanted = (way, of(of_move).crosses_cells, elsewhere)
     return next(kind for kind in KINDS if (kind.ends, kind.crosses_cells, kind.elsewhere) == wanted)

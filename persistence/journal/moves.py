@@ -324,7 +324,12 @@ def name_following(session: orm.Session, move_id: str, flow_uuid: str, graph: Fl
 
 
 def take_other_graph(session: orm.Session, move: Move, graph: FlowRef) -> None:
-    """End the move's flow as undone and go on with a flow of this graph, as `name_following` and `end_flow` do."""
+    """End the move's flow as undone, and let the move go on with a new flow of this graph.
+
+    The caller uses this if the move's last destination needs another graph than the flow has: moves within a cell and
+    moves between cells have different graphs.  A conductor does the same in two calls, when a flow comes to an
+    alternate that needs another graph: it calls `name_following`, and then `end_flow` once the flow is undone.
+    """
     flow = flow_of(session, move.flow_uuid or "")
     name_following(session, move.id, flow.uuid, graph)
     flow.ended_at, flow.outcome = database_time(session), "undone"
@@ -387,7 +392,11 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
 
 
 def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | None:
-    """Return the move's error after a flow whose end Nova had reached before; None when the flow reached it itself."""
+    """Return the error that tells a person that Nova had confirmed or reverted the server before this flow did.
+
+    The move has ended all the same, and the error says what became of the rest.  Returns None when the flow confirmed
+    or reverted the server itself.
+    """
     found = session.scalars(
         sa.select(MoveStep.result).where(
             MoveStep.flow_uuid == flow.uuid, MoveStep.direction == "execute", MoveStep.result.is_not(None)
@@ -428,7 +437,7 @@ def park(session: orm.Session, move_id: str, code: str, message: str) -> None:
 def note_evacuated(session: orm.Session, move_id: str, why: str) -> None:
     """Ask that the forward flow be undone and its move end as cancelled, because Nova has evacuated the server.
 
-    ``why`` becomes the move's error.  A repeated call changes nothing else.
+    ``why`` becomes the move's error.  A repeated call only replaces that error.
     """
     move = get(session, move_id, lock=True)
     move.cancel_requested = True

@@ -1,4 +1,4 @@
-"""What moves of the past tell about the next one: how their disks went, and how long steps took."""
+"""What past moves tell about the next one: in which way their disks were transferred, and how long steps took."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PastMove:
     runs: list[Run] = dataclasses.field(default_factory=list)
 
     def only(self, step: str) -> Run | None:
-        """Return the run of the step; None unless it ran once alone, to a good end."""
+        """Return the run of the step, if the step ran exactly once and ended without an error; else None."""
         found = [run for run in self.runs if run.step == step]
         return found[0] if len(found) == 1 and found[0].well else None
 

@@ -114,7 +114,9 @@ def delete(session: orm.Session, move: Move) -> None:
     """Ask that the move's server be deleted.
 
     A forward flow is undone before its next step and releases everything.  A move that waits for confirm or revert is
-    confirmed first, or reverted where a revert had begun.  Any other flow runs to its end.  Then the server is deleted.
+    confirmed first.  If Nova's rows show that a revert is done or had begun, the move is reverted instead: a user
+    reverted the server through Nova, or the journal was put back and does not know of its revert.  Any other flow runs
+    to its end.  Then the server is deleted.
 
     A hold ends, and the confirm policy waits for nothing any more.  When a step has parked since the first call, a
     second call retries that step.

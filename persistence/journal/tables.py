@@ -159,7 +159,7 @@ class MoveStep(JournalBase):
 
 
 class MoveAttempt(JournalBase):
-    """One alternate of a move: a host that was tried as its destination.
+    """One alternate of a move: a host that was tried as its destination, the first destination included.
 
     Undos take the destination from here, never from what TaskFlow stores of a retry.
     """
@@ -245,7 +245,11 @@ class Debt(JournalBase):
     details: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
     not_before: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """When it falls due, by the database's clock; nothing waits for a debt with such a date.  NULL: at once."""
+    """When it falls due, by the database's clock; NULL: at once.
+
+    A debt without a date keeps its move from ending and keeps its host from taking servers.  A debt with a date does
+    neither.
+    """
     settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 
@@ -294,7 +298,7 @@ class Daemon(JournalBase):
     gone_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     """When a worker's registration was found to be gone, or a conductor ended; NULL before."""
     drained_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
-    """Since when a worker is drained, and so no destination of new moves; NULL when it is not."""
+    """When the worker was drained; NULL when it is not drained.  No new move goes to the host of a drained worker."""
     drain_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
 
 

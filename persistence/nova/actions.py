@@ -1,7 +1,7 @@
 """A server's instance actions and their events, as users see them in Nova.
 
-An event is opened or closed in the same transaction that writes the rows which it is about.  A step that is repeated
-finds both done or neither.
+An event is opened or closed in the same transaction that writes the rows which it is about.  So a repeated step finds
+the event and the rows both written, or neither of them.
 """
 
 from __future__ import annotations
@@ -105,10 +105,11 @@ def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | Non
 def turn(
     session: orm.Session, ref: ActionRef, *, over: Collection[str] = (), begun: Collection[str] = (), host: str | None
 ) -> None:
-    """End the events ``over`` of the action with Success, and begin the events ``begun``.
+    """Close some events of the action with Success and open others, as the action turns from one phase to the next.
 
-    An event of ``over`` that is not open, or of ``begun`` that is open, is left alone.  The result is that of
-    `close_event` and `open_event` for each of them, with fewer statements.
+    ``over`` names the events that are over: those of them that are open are closed.  ``begun`` names the events that
+    have begun: those of them that are not open are opened on ``host``.  The result is that of `close_event` and
+    `open_event` for each event, with fewer statements.
     """
     connection, mine, now = session.connection(), _parameters(ref), utcnow()
     rows = connection.execute(_OPEN, mine).all()

@@ -131,7 +131,7 @@ class FlavorProject(Timestamps, ApiBase):
 
 
 class RequestSpec(Timestamps, ApiBase):
-    """What its user asked for when the server was made, as a RequestSpec object in JSON."""
+    """What a server's user asked for when the server was made, as a RequestSpec object in JSON."""
 
     __tablename__ = "request_specs"
     __table_args__ = (

@@ -28,7 +28,7 @@ _ADD_EVENTS: Final = sa.insert(InstanceActionEvent)
 
 
 def carry(session: orm.Session, source: Copy, request_id: str | None = None) -> None:
-    """Add the actions that only the ``source`` copy has to the copy of this session's cell, with their events.
+    """Insert into the copy of this session's cell the actions, with their events, that only the ``source`` copy has.
 
     An action is the same in both copies when it has the same request id.  The action of ``request_id`` is written anew,
     with its events, when both copies have it.  A repeated call changes nothing else.

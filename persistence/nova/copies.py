@@ -120,8 +120,9 @@ _HAS: Final = {
 }
 _BARRED: Final = sa.select(
     *(
-        # A soft-deleted PCI device belongs to no server.  A row of the other tables counts even when it is
-        # soft-deleted: it refers to the server's row, which could not be removed.
+        # A soft-deleted PCI device belongs to no server, so it does not count.  A row of the other tables counts even
+        # when it is soft-deleted.  It refers to the server's row, so the database would refuse to remove the server's
+        # row after the move.
         sa.exists()
         .where(of_server(table), _is_live(table) if table.name == "pci_devices" else sa.true())
         .label(table.name)
@@ -268,9 +269,11 @@ def _without_id(row: Row) -> Row:
 
 
 def _new_action_ids(connection: sa.Connection, copy: Copy) -> dict[int, int]:
-    """Return the id in the cell that the copy was read in → the id in the session's cell, for all inserted actions.
+    """Return the old id → the new id of each instance action that was inserted.
 
-    The ids have the same order in both cells, because rows get their ids in the order in which they are inserted.
+    The old id is that of the action's row in the cell in which the copy was read.  The new id is that of its row in the
+    session's cell.  The ids have the same order in both cells, because rows get their ids in the order in which they
+    are inserted.
     """
     old = [row["id"] for row in copy.rows[_ACTIONS.name]]
     return dict(zip(old, connection.scalars(_ACTION_IDS, {"server": copy.server}), strict=True))

@@ -58,9 +58,10 @@ def carry(source: Digests, target: Digests, known: Digests, *, target_is_mapped:
     names wins.
 
     A digest in ``known`` is replaced only when both copies will have the new value.  Otherwise a user's change could be
-    lost when the server goes back.  Suppose that only the target has the new value, and that ``known`` had it too.  The
-    comparison on the way back would see that the other copy's old value differs from ``known``.  It would take the old
-    value for a newer change and keep it.
+    lost when the server goes back.  An example: copy A has a user's new value, copy B still has the old value, and
+    ``known`` has the new value.  When the server goes back, A is the source and B is the target.  The comparison sees
+    that A's value is the known one and that B's value is not.  So it takes B's old value for a newer change, and B
+    keeps the old value.
     """
     takes, stays, clashes, kept = [], [], [], dict(known)
     for key in sorted({*source, *target, *known}):

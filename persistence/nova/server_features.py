@@ -43,7 +43,7 @@ class Features:
     pci: bool = False
     """Whether the server has, or asks for, PCI devices."""
     resources: bool = False
-    """Whether the server has single resources of its host to itself, such as persistent memory."""
+    """Whether Nova assigned parts of the host to this server alone, such as a namespace of persistent memory."""
     config_drive: bool = False
     """Whether the server has a config drive: a disk with the metadata and user data that it was built with."""
     shelved_image: str | None = None

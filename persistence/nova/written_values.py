@@ -1,6 +1,9 @@
 """The kinds of values of a server that users can change: where a copy has them, and how another copy takes them over.
 
 Rows that users removed are soft-deleted in the other copy, as Nova does it; only tags are deleted for good.
+
+As in `late_writes`, the *source* is the copy from which changes are taken, and the *target* is the copy into which they
+are written.
 """
 
 from __future__ import annotations

@@ -23,8 +23,9 @@ _LONGEST = 31536000
 def upgrade() -> None:
     """Rename the policy `manual` to `deadline`.
 
-    A move keeps `manual` when it waits with no deadline and its ``confirm_seconds`` is the longest possible time.  It
-    waited for a person before a `downgrade`, which wrote that time.
+    One sort of move keeps `manual`: the moves that wait with no deadline and have the longest possible
+    ``confirm_seconds``.  Such a move had the policy `manual` under revision 0007, and waited for a person.  Then the
+    database was taken back to 0006, and `downgrade` wrote the longest possible ``confirm_seconds``.
     """
     for_a_person = sa.and_(
         _MOVES.c.state == "verifying", _MOVES.c.deadline.is_(None), _MOVES.c.confirm_seconds == _LONGEST

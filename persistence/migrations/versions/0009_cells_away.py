@@ -1,4 +1,7 @@
-"""Records the debts of cells that were away, since when a move waits for a cell, and which cells are declared down."""
+"""Adds columns for a cell's debts and for the time since when a move waits for a cell, and the table `cells_down`.
+
+The table has the cells that a person declared down.
+"""
 
 from __future__ import annotations
 
