@@ -156,7 +156,7 @@ def test_a_confirm_that_an_earlier_release_began_is_undone_before_it_deletes(lab
     lab.cli("server", "migrate", "web", "--host", "host2")
     move = begin_first(lab, "web")
     lab.arm("check_source", "fail")
-    lab.cli("move", "resume")
+    lab.cli("move", "resume", code=3)
     assert (lab.move("web").state, version(lab, move)) == ("verifying", 1)
     lab.assert_balanced()
     lab.cli("server", "confirm", "web")
