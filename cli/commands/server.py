@@ -45,14 +45,16 @@ class List(Lister):
 
 
 class Show(ShowOne, OfServer):
-    """Show one server, with its ports and volumes."""
+    """Show one server, with its ports and volumes, and its move that has not ended."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Return its facts."""
+        from droveway.persistence.journal import move_views
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         server = catalog.find_server(site.api, self.answering_cells(site), parsed_args.server)
+        move = move_views.open_of(site.journal, server.id)
         ports = [f"{port.id} {port.mac} {port.host or NONE}" for port in site.cloud.network.ports(server.id)]
         volumes = [
             f"{each.volume} {each.status} {each.host or NONE}" for each in site.cloud.volumes.for_server(server.id)
@@ -60,6 +62,7 @@ class Show(ShowOne, OfServer):
         return self.dict2columns(
             _cells(server)
             | {
+                "move": Blank(None) if move is None else Short(move),
                 "availability_zone": Blank(server.availability_zone),
                 "project": server.project,
                 "locked": server.locked,

@@ -159,6 +159,14 @@ def find(journal: Database, name: str) -> View:
     return matches[0]
 
 
+def open_of(journal: Database, server: str) -> str | None:
+    """Return the id of the server's move that has not ended; None when it has none."""
+    moves = _MOVES.c
+    wanted = (moves.server == server, moves.state.not_in([state.value for state in ENDED]))
+    with journal.read() as session:
+        return session.scalar(sa.select(moves.id).where(*wanted).limit(1))
+
+
 def history(journal: Database, move_id: str) -> list[View]:
     """Return all runs of the move's steps and undos, in the order in which they began."""
     return _rows(journal, sa.select(_STEPS).where(_STEPS.c.move_id == move_id).order_by(_STEPS.c.seq))

@@ -160,10 +160,11 @@ def test_an_operator_moves_a_server_through_the_daemons(served: Served) -> None:
     assert "everything is frozen" in served.told("move", "show", move)["waits_for"]
     served.done("thaw")
     assert "verifying" in served.done("move", "wait", move)
+    assert served.told("server", "show", SERVER)["move"] == move
     served.done("server", "confirm", SERVER)
     served.done("move", "watch", move)
     shown = served.told("server", "show", SERVER)
-    assert (shown["host"], shown["flavor"]) == ("host2", "large")
+    assert (shown["host"], shown["flavor"], shown["move"]) == ("host2", "large", None)
     served.assert_clean()
 
 
