@@ -404,3 +404,26 @@ def test_a_move_says_that_it_waits_for_its_cells_database_until_that_answers(
     assert (waiting.state, waiting.waits_for) == ("running", what)
     assert rig.host().turn() == [True]
     assert (rig.move(move).state, rig.move(move).waits_for) == ("verifying", None)
+
+
+def test_a_move_whose_cell_refuses_to_be_written_rests_until_it_is_retried(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its flow would be refused each time that a conductor took it up."""
+
+    def refuse(_cell: str, _server: str, _epoch: int) -> None:
+        raise sa.exc.ProgrammingError("SELECT 1", {}, Exception("permission denied"))
+
+    move = rig.submit(MIGRATE)
+    rig.post(move)
+    with monkeypatch.context() as refusal:
+        refusal.setattr(rig.cells, "raise_fence", refuse)
+        assert rig.host().turn() == [True]
+    parked = rig.move(move)
+    assert (parked.state, parked.error_code) == ("needs-operator", "flow-stopped")
+    assert str(parked.error).startswith("the flow cannot begin: the database refused a statement (ProgrammingError")
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move))
+    rig.post(move)
+    assert rig.host().turn() == [True]
+    assert rig.move(move).state == "verifying"
