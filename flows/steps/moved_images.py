@@ -44,8 +44,12 @@ def of_disks(move: Move, attempt: int) -> dict[str, str]:
 
 
 def kept(move: Move) -> list[str]:
-    """Return the ids of the images that a move keeps until its end; empty where it keeps none."""
-    return list(of_disks(move, move.attempt).values()) if move.keep_image else []
+    """Return the ids of the images that a move keeps until its end; empty where it keeps none.
+
+    A move that ends before it has recorded its server has made no image.
+    """
+    recorded = move.keep_image and move.before is not None
+    return list(of_disks(move, move.attempt).values()) if recorded else []
 
 
 def delete(ctx: Context, wanted: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
 from droveway.clients.embedded import image as embedded
@@ -21,6 +22,7 @@ from droveway.errors import StepError
 from droveway.flows.steps import moved_images
 from droveway.flows.steps.hosts import transferring
 from droveway.lab import operations
+from droveway.persistence.journal.tables import Move
 
 CLOUD = """
 options: {cross_cell: true}
@@ -264,6 +266,18 @@ def test_a_move_that_ends_in_the_middle_leaves_no_image(lab: Stage, step: str, w
     else:
         with lab.running(probe=once(step, "after", lambda: operations.request_delete(lab.lab, "idle"))):
             lab.cli(*AWAY, code=3)
+    assert left_of(lab, server) == []
+    lab.assert_balanced()
+
+
+def test_a_server_is_deleted_although_its_move_has_not_recorded_it_yet(lab: Stage) -> None:
+    """R1-32: the images that the move was to keep are named by what it would have recorded."""
+    server = lab.id_of("idle")
+    with lab.running(probe=once("record_before", "before", lambda: operations.request_delete(lab.lab, "idle"))):
+        lab.cli(*AWAY, "--keep-image", code=3)
+    with lab.lab.journal.read() as session:
+        (move,) = session.scalars(sa.select(Move).where(Move.server == server))
+    assert (move.state, move.error_code) == ("cancelled", "deleted")
     assert left_of(lab, server) == []
     lab.assert_balanced()
 
