@@ -41,8 +41,8 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
     ("path", "clouds", "command"),
     [
         (matrix_full.PAGE, matrix_clouds.CLOUDS, "tools/matrix --full"),
-        (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN[:1], "tools/matrix --full --between"),
-        (matrix_full.SHELVING_PAGE, matrix_clouds.SHELVING[:1], "tools/matrix --full --shelving"),
+        (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN, "tools/matrix --full --between"),
+        (matrix_full.SHELVING_PAGE, matrix_clouds.SHELVING, "tools/matrix --full --shelving"),
         (matrix_full.PORTS_PAGE, matrix_clouds.GUARANTEED, "tools/matrix --full --ports"),
     ],
 )
