@@ -38,7 +38,7 @@ class Doctor(Lister):
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
         out = self.app.stdout
-        self.app.stdout.writelines(lines(data, shutil.get_terminal_size().columns if out.isatty() else _WIDTH))
+        out.writelines(lines(data, shutil.get_terminal_size().columns if out.isatty() else _WIDTH))
         return 0
 
     def checks(self, run: ModuleType) -> Iterable[Check]:
