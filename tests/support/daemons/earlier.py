@@ -136,7 +136,14 @@ class Release:
         """Start a worker for every host."""
         site.apart = True
         made = {
-            host: site.worker(host, PYTHONPATH=self._halting, HALTS=str(self.halts))
+            host: site.worker(
+                host,
+                PYTHONPATH=self._halting,
+                HALTS=str(self.halts),
+                # That release knows no {host} in these two options.
+                OS_WORKER__STATE_PATH=str(site.lab.layout.host(host)),
+                OS_WORKER__INSTANCES_ROOT=str(site.lab.layout.host(host)),
+            )
             for host in sorted(site.lab.identity.hosts)
         }
         site.apart = False
