@@ -403,17 +403,23 @@ class TestGuests:
     @plants(Kind.GUEST)
     def test_off_although_active(self, world: World) -> None:
         world.stop("host1", "web")
-        assert "is off on host1, but the server is recorded as active" in world.only("guest").detail
+        found = world.only("guest")
+        assert "is off on host1, but the server is recorded as active" in found.detail
+        assert found.mend == f"openstack server reboot --hard {world.ids['web']}"
 
     @plants(Kind.GUEST)
     def test_off_although_it_is_to_run_while_verifying(self, world: World) -> None:
         world.stop("host3", "moved")
-        assert about(world.only("guest")) == (world.ids["moved"], "host3", world.ids["moved"], world.move)
+        found = world.only("guest")
+        assert about(found) == (world.ids["moved"], "host3", world.ids["moved"], world.move)
+        assert found.mend == f"virsh start {world.ids['moved']}"
 
     @plants(Kind.GUEST)
     def test_running_although_stopped(self, world: World) -> None:
         world.start("host2", "idle")
-        assert "runs on host2, but the server is recorded as stopped" in world.only("guest").detail
+        found = world.only("guest")
+        assert "runs on host2, but the server is recorded as stopped" in found.detail
+        assert found.mend == f"virsh shutdown {world.ids['idle']}"
 
     @plants(Kind.ROW)
     @pytest.mark.parametrize(("name", "wrong"), [("idle", 1), ("web", 4)])
