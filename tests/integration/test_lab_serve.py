@@ -54,7 +54,9 @@ class Served:
         self.output = root.parent / f"{root.name}.out"
         with self.output.open("wb") as output:
             command = [sys.executable, "-m", "droveway.cli.main", "lab", "serve", str(root), *words]
-            self.process = subprocess.Popen(command, stdout=output, stderr=output)
+            # What the operator's shell sets for another installation is not for these daemons.
+            others = {"OS_WORKER__STATE_PATH": str(root / "another"), "DROVEWAY_LAB": str(root / "another")}
+            self.process = subprocess.Popen(command, env={**os.environ, **others}, stdout=output, stderr=output)
         until(lambda: "use it with:" in self.said() or self.process.poll() is not None, "the daemons", LONG)
         assert self.process.poll() is None, self.said()
 
