@@ -21,7 +21,6 @@ from droveway.errors import Refused
 from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import kinds, moves
-from droveway.persistence.journal.policy_names import MANUAL
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
 from droveway.persistence.nova import mappings, servers
@@ -47,7 +46,7 @@ _FLOW: Final = (
 def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: str) -> Move:
     """Write the rows of a waiting server as the forward flow left them, and let its policy's time begin anew.
 
-    After a revert that was undone the move still waits for a person, and keeps the reason.
+    After a revert that was undone the move still waits for a person.
 
     Raises `droveway.errors.Refused` for any step but `LAST`.  Also where the rows say that the server waits already,
     that it lives on another host, or that something is being done to it.
@@ -97,11 +96,9 @@ def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:
     with site.journal.write() as session:
         fencing.check(session, move.id, epoch)
         row, now = moves.get(session, move.id, lock=True), database_time(session)
-        row.waits_for = None
         if row.deadline is not None:
             row.deadline = now + dt.timedelta(seconds=row.confirm_seconds)
-        if row.deadline is not None or row.policy == MANUAL:
-            row.error = row.error_code = None
+        row.error = row.error_code = row.waits_for = None
         row.updated_at = now
         flow = session.scalars(_FLOW, {"move": move.id}).one()
         session.add(

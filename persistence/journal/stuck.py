@@ -29,7 +29,8 @@ def reason(move: Any, now: dt.datetime, bound: int = BOUND) -> str:
         return str(move.waits_for)
     if state is State.VERIFYING:
         if move.deadline is None and move.policy != MANUAL:
-            return f"its revert was undone ({move.error_code}), and it waits for a person"
+            code = f" ({move.error_code})" if move.error_code else ""
+            return f"its revert was undone{code}, and it waits for a person"
         if move.error_code:
             return f"its confirm or revert was undone ({move.error_code})"
         late = move.deadline is not None and now - move.deadline > limit

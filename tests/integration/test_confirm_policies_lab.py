@@ -34,6 +34,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.policies import note_wait
 from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.nova.cell import Instance
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """
@@ -211,6 +212,14 @@ def test_after_a_revert_that_was_undone_a_person_decides(lab: Stage, policy: str
     shown = lab.json("move", "show", move)
     assert (shown["state"], shown["deadline"], shown["error_code"]) == ("verifying", None, "fault")
     assert flows(lab, move) == [("migrate", "done"), ("revert", "undone")]
+    if policy == "deadline":
+        # Who lets the server wait again has not asked for a confirm.
+        with lab.lab.cell_databases[lab.server("web").cell].write() as session:
+            session.execute(sa.update(Instance).where(Instance.uuid == lab.id_of("web")).values(vm_state="error"))
+        lab.cli("move", "settle", move, "finish_records", "--as", "done", "--reason", "it was reset by mistake")
+        assert (read(lab, move).deadline, read(lab, move).error) == (None, None)
+        (stuck,) = lab.json("move", "list", "--stuck")
+        assert stuck["why"] == "its revert was undone, and it waits for a person"
     assert "  reverted\n" in lab.cli("move", "revert", move)
 
 

@@ -134,6 +134,14 @@ def test_a_delete_that_has_said_what_it_waits_for_is_not_waited_for() -> None:
     assert not move_requests.can_go_on(going, NOW, {"host1"})
 
 
+@pytest.mark.parametrize("host", ["host1", "host2"])
+def test_a_confirm_that_waits_for_a_host_is_waited_for_by_no_command(host: str) -> None:
+    move = Move(state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=False)
+    move.source_host, move.dest_host, move.waits_for = "host1", "host2", f"the worker of host {host} is away"
+    assert move_requests.can_go_on(move, NOW)
+    assert not move_requests.can_go_on(move, NOW, {host})
+
+
 def test_a_healthy_guest_is_confirmed_before_and_after_its_deadline() -> None:
     for deadline in (SOON, PAST):
         assert acts("healthy", deadline, health=Health.PASSED, asked=NOW) == end_wait("confirm", deadline)

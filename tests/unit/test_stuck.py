@@ -41,6 +41,7 @@ def move(state: State, **columns: Any) -> Any:
             move(State.VERIFYING, deadline=NOW + dt.timedelta(hours=1), policy="auto", error_code="overdue"),
             "its confirm or revert was undone (overdue)",
         ),
+        (move(State.VERIFYING, policy="deadline"), "its revert was undone, and it waits for a person"),
         (
             move(State.VERIFYING, policy="deadline", error_code="overdue"),
             "its revert was undone (overdue), and it waits for a person",
