@@ -18,7 +18,7 @@ MAKES: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 NAME: Final = "pooled"
 OTHERS: Final = {
     "postgresql": "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
-    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'droveway'",
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id()",
 }
 END: Final = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}
 _ONE: Final = sa.text("SELECT 1")

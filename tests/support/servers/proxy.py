@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import select
+import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -110,10 +110,12 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         generation = self._generation
-        with client, contextlib.suppress(OSError), self._connect() as server:
+        # Not `select.select`, which takes no file descriptor above 1,023: a process that runs many tests has such ones.
+        with client, contextlib.suppress(OSError), self._connect() as server, selectors.DefaultSelector() as ready:
+            for each in (client, server):
+                ready.register(each, selectors.EVENT_READ, each)
             while not self._cut and generation == self._generation:
-                ready, _, _ = select.select([client, server], [], [], _LOOKS)
-                for source in ready:
+                for source in (key.data for key, _events in ready.select(_LOOKS)):
                     data = source.recv(65536)
                     if source is client:
                         self._note(data)
