@@ -26,10 +26,10 @@ _VERSIONS = {"network": "v2.0", "volume": "v3.0", "image": "v2.9"}
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers on a port of its own: `/placement`, `/network`, `/volume` and `/image`."""
+    """Answers below `/placement`, `/network`, `/volume` and `/image`; port 0 stands for a free one."""
 
-    def __init__(self, files: Layout, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, files: Layout, port: int = 0, address: str = "127.0.0.1") -> None:
+        super().__init__((address, port), _Handler)
         engine = services_engine(files.services)
         self.placement = embedded_placement(files.placement)
         self.local: dict[str, LocalService] = {
@@ -149,9 +149,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def served(files: Layout) -> Iterator[Server]:
-    """Serve the lab's services within the block."""
-    server = Server(files)
+def served(files: Layout, address: str = "127.0.0.1") -> Iterator[Server]:
+    """Serve the lab's services at this address within the block."""
+    server = Server(files, address=address)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -352,7 +352,7 @@ def test_a_page_about_daemons_shows_what_happens(tmp_path: Path, name: str) -> N
     made = Served(root)
     try:
         assert console.agrees(serve.shown, made.said().replace(str(root), console.LAB)), made.said()
-        ran = console.run(wanted, root, seconds=LONG)
+        ran = console.run(wanted, root, seconds=4 * LONG)  # for all commands of the page
         assert len(ran) == len(wanted)
         for number, (command, done) in enumerate(zip(wanted, ran, strict=True)):
             asked = [each.text for each in wanted[number + 1 : number + 2]] == ["echo $?"]

@@ -41,9 +41,9 @@ RUN: Final = [DOCS / "tutorial.rst", *sorted((DOCS / "howto").glob("*.rst"))]
 FOREIGN: Final = {
     "--backing-chain": "qemu-img's option",
     "--namespace": "oslo-config-generator's option",
-    "--pwprompt": "PostgreSQL's option",
     "OS_JOURNAL__CONNECTION": "a variable that oslo.config reads",
     "bash-completion": "Debian's package",
+    "bind-address": "MariaDB's option",
     "binding-extended": "Neutron's extension",
     "default-jre-headless": "Debian's package",
     "guest-ping": "a command of QEMU's guest agent",

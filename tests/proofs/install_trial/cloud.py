@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
+from proofs.install_trial.network import CONTROL as ADDRESS
+
 from droveway.lab import served_cloud
 from droveway.lab.layout import Layout
 
@@ -26,7 +28,7 @@ _PATHS: Final = {"placement": "placement", "network": "network", "block-storage"
 
 class _Keystone(http.server.ThreadingHTTPServer):
     def __init__(self, services: str) -> None:
-        super().__init__(("127.0.0.1", PORT), _Handler)
+        super().__init__((ADDRESS, PORT), _Handler)
         self.services = services
 
 
@@ -109,11 +111,11 @@ class _Versioned:
 
 @contextlib.contextmanager
 def served(files: Layout) -> Iterator[None]:
-    """Keystone and the lab's services, answering at this machine."""
-    with served_cloud.served(files) as services:
+    """Keystone and the lab's services, answering where the hosts reach them."""
+    with served_cloud.served(files, ADDRESS) as services:
         local: Any = {name: _Versioned(service) for name, service in services.local.items()}
         services.local = local
-        keystone = _Keystone(f"http://127.0.0.1:{services.server_port}")
+        keystone = _Keystone(f"http://{ADDRESS}:{services.server_port}")
         thread = threading.Thread(target=keystone.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
+import itertools
+import re
 import shutil
 import socket
 import subprocess
@@ -15,8 +18,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import sqlalchemy as sa
 from proofs.install_trial import cloud, page
+from proofs.install_trial.network import CONTROL as ADDRESS
+from proofs.install_trial.network import HOSTS, networks, space
 from support.daemons.daemons import copy_rows
 from support.labs.small_lab import until
 from support.servers.systemd_machine import Machine, machine
@@ -29,13 +33,20 @@ from droveway.persistence.database import Database
 from droveway.persistence.nova.base import ApiBase, CellBase
 
 ROOT: Final = Path(__file__).parents[3]
-NAMES: Final = ("control1.example", "node1.example", "zk1.example", "db.example", "keystone.example")
-HOST: Final = "node1.example"
 CONTROL: Final = "control1.example"
-PORTS: Final = {"Keystone": cloud.PORT, "MariaDB": 3306, "ZooKeeper": 2281, "the disk transfer": 4790}
+NAMES: Final = {ADDRESS: f"{CONTROL} zk1.example db.example keystone.example"} | {
+    address: host for host, address in HOSTS.items()
+}
+HOST: Final = "node1.example"
+"""The one that the page names."""
+OTHER: Final = "node2.example"
+JUDGED: Final = ("Check it", "Back the journal up", "Upgrade", "The way back")
+"""The page's sections at whose end there is an installation that works."""
+PORTS: Final = {"Keystone": cloud.PORT, "MariaDB": 3306, "PostgreSQL": 5432, "ZooKeeper": 2281}
 
+_ROOM: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
 _CLOUD: Final = f"""
-cells: {{cell1: {{hosts: {{{HOST}: {{vcpus: 8, memory_mb: 2048, disk_gb: 10}}}}}}}}
+cells: {{cell1: {{hosts: {{{HOST}: {_ROOM}, {OTHER}: {_ROOM}}}}}}}
 flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}}}
 images: {{base: {{size_mb: 1}}}}
 servers:
@@ -43,6 +54,16 @@ servers:
 """
 _TEMPLATE: Final = "{scheme}://{username}:{password}@{hostname}:{port}/nova?{query}"
 """How Nova says where the cell's database is: the page says that then Droveway's own user reaches it."""
+
+_LISTENS: Final = {
+    "/etc/mysql/mariadb.conf.d/99-trial.cnf": "[mariadbd]\nbind-address = 0.0.0.0\n",
+    "/etc/postgresql/15/main/conf.d/trial.conf": "listen_addresses = '*'\n",
+}
+"""How an operator's database servers listen already, for Nova."""
+_LETS_IN: Final = f"host all all {ADDRESS}/24 scram-sha-256"
+"""A line of pg_hba.conf."""
+_NOVA: Final = "nova-trial"
+"""The password of Nova's own user in PostgreSQL."""
 
 _DROP_IN: Final = """
 [Service]
@@ -57,6 +78,8 @@ _ENVIRONMENT: Final = {
     "DEBIAN_FRONTEND": "noninteractive",
 }
 _WARNED: Final = 1
+_WARNS: Final = ("droveway doctor\n", "droveway upgrade check\n")
+"""The commands that the page says end with `_WARNED` here."""
 _READY_WITHIN: Final = 120.0
 
 
@@ -68,28 +91,29 @@ def main(argv: Sequence[str]) -> int:
     """Carry the trial out and return the exit code; ``argv``: the options."""
     parser = argparse.ArgumentParser(prog="tools/install-trial", description=__doc__)
     parser.add_argument("wheels", type=Path, help="the directory with the wheel and all that it depends on")
-    parser.add_argument("root", type=Path, help="a fresh Debian with MariaDB and ZooKeeper installed")
+    parser.add_argument("root", type=Path, help="a fresh Debian with ZooKeeper and both makes of database servers")
+    parser.add_argument("database", choices=page.DATABASES, help="the make whose commands are followed")
     options = parser.parse_args(argv)
     for name, port in PORTS.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind(("0.0.0.0", port))
             except OSError as error:
                 sys.exit(f"install-trial: port {port}, which {name} needs here, cannot be had: {error.strerror}")
     folder = Path(tempfile.mkdtemp(prefix="droveway-trial-", dir="/var/lib"))
     try:
-        _carry_out(folder, options.wheels.resolve(), options.root.resolve())
+        _carry_out(folder, options.wheels.resolve(), options.root.resolve(), options.database)
     except Failed as failed:
         _say(f"install-trial: {failed}")
         return 1
     finally:
         shutil.rmtree(folder)
-    _say("install-trial: who follows the page has a conductor and a worker that run")
+    _say(f"install-trial: who follows the page with {options.database} has an installation that moves servers")
     return 0
 
 
-def _carry_out(folder: Path, wheels: Path, root: Path) -> None:
+def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
     shared = folder / "shared"
     shared.mkdir()
     shutil.copytree(wheels, shared / "wheels")
@@ -97,64 +121,101 @@ def _carry_out(folder: Path, wheels: Path, root: Path) -> None:
     lab = Lab.open(shared / "lab")
     with contextlib.ExitStack() as stack:
         stack.callback(lab.close)
+        stack.enter_context(networks(HOSTS))
         stack.enter_context(cloud.served(lab.layout))
-        conductor = stack.enter_context(_machine(folder / "control1", shared, root, CONTROL, {}))
+        conductor = stack.enter_context(_machine(folder / "control1", shared, root, CONTROL, _LISTENS))
         drop_in = {"/etc/systemd/system/droveway-worker.service.d/trial.conf": _DROP_IN}
-        host = stack.enter_context(_machine(folder / "node1", shared, root, HOST, drop_in))
+        hosts = {
+            name: stack.enter_context(_machine(folder / name, shared, root, name, drop_in, space(name)))
+            for name in HOSTS
+        }
+        for name, host in hosts.items():
+            # As nova-compute has it.
+            host.run("mkdir", "-p", "/var/lib/nova")
+            shutil.copytree(lab.layout.host(name), host.files / "var/lib/nova/instances")
+        (conductor.files / "etc/postgresql/15/main/pg_hba.conf").open("a").write(f"{_LETS_IN}\n")
         # Such a machine does not make its files for the time being at its start.
-        conductor.run("systemd-tmpfiles", "--create", "--prefix=/run/mysqld")
-        # As nova-compute has it.
-        host.run("mkdir", "-p", "/var/lib/nova/instances")
-        conductor.start("mariadb", "zookeeper")
-        _give_nova_s_databases(conductor, lab)
-        machines = {"conductor": conductor, "zookeeper": conductor, "database": conductor, "host": host}
-        for block in page.blocks(page.PAGE.read_text(encoding="utf-8")):
+        conductor.run("systemd-tmpfiles", "--create", "--prefix=/run/mysqld", "--prefix=/run/postgresql")
+        conductor.start("zookeeper", _UNITS[database])
+        _give_nova_s_databases(conductor, lab, database)
+        machines = dict.fromkeys(("conductor", "zookeeper", "database"), (conductor,)) | {"host": (*hosts.values(),)}
+        release = ""
+        blocks = [each for each in page.blocks(page.PAGE.read_text("utf-8")) if each.database in (None, database)]
+        for block, following in itertools.pairwise((*blocks, None)):
+            release = re.findall(r"/droveway-([0-9.]+)-", f"/droveway-{release}-{block.text}")[-1]
+            _bring(conductor, hosts, block)
             for name in block.machines:
-                _bring(conductor, host, block)
-                _follow(name, machines[name], block)
-        _judge(conductor, host)
+                for followed in machines[name]:
+                    _follow(name, followed, block)
+            if block.section in JUDGED and (following is None or following.section != block.section):
+                _judge(conductor, hosts, release)
+
+
+_UNITS: Final = {"mariadb": "mariadb", "postgresql": "postgresql@15-main"}
 
 
 @contextlib.contextmanager
-def _machine(work: Path, shared: Path, root: Path, name: str, files: Mapping[str, str]) -> Iterator[Machine]:
+def _machine(
+    work: Path, shared: Path, root: Path, name: str, files: Mapping[str, str], network: str | None = None
+) -> Iterator[Machine]:
     """Boot a fresh machine of this name, which reaches what the machine that the trial runs on reaches."""
     made = {
         "/etc/hostname": f"{name}\n",
-        "/etc/hosts": f"127.0.0.1 localhost {' '.join(NAMES)}\n",
+        "/etc/hosts": "".join(f"{address} {names}\n" for address, names in {"127.0.0.1": "localhost", **NAMES}.items()),
         "/etc/resolv.conf": Path("/etc/resolv.conf").read_text(),
         "/etc/pip.conf": f"[global]\nno-index = true\nfind-links = {shared / 'wheels'}\n",
         **files,
     }
-    with machine(work, shared, made, root) as booted:
+    with machine(work, shared, made, root, network) as booted:
         booted.run("hostname", name)
-        (wheel,) = shared.glob("wheels/droveway-*.whl")
         booted.run("install", "-d", "-m", "700", "/srv/droveway")
-        booted.run("cp", str(wheel), "/srv/droveway/")
+        for wheel in shared.glob("wheels/droveway-*.whl"):
+            booted.run("cp", str(wheel), "/srv/droveway/")
         yield booted
 
 
-def _give_nova_s_databases(conductor: Machine, lab: Lab) -> None:
+def _give_nova_s_databases(conductor: Machine, lab: Lab, database: str) -> None:
     """Make Nova's databases on the database server, with the lab's rows."""
-    socket_file = conductor.files / "run/mysqld/mysqld.sock"
-    until(socket_file.exists, "MariaDB", _READY_WITHIN)
-    for name in ("nova_api", "nova_cell0", "nova"):
-        conductor.run("mariadb", "-e", f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
-    urls = {name: f"mysql+pymysql://root@localhost/{name}?unix_socket={socket_file}" for name in ("nova_api", "nova")}
-    api = Database(urls["nova_api"])
+    urls = (_mariadb if database == "mariadb" else _postgresql)(conductor)
+    api, cell, cell0 = (Database(urls[name]) for name in ("nova_api", "nova", "nova_cell0"))
     copy_rows(lab.api, api, ApiBase.metadata)
     map_cell(api, "cell1", _TEMPLATE)
-    api.close()
-    copy_rows(lab.cell_databases["cell1"], Database(urls["nova"]), CellBase.metadata)
-    cell0 = sa.create_engine(urls["nova"].replace("/nova?", "/nova_cell0?"))
-    CellBase.metadata.create_all(cell0)
-    cell0.dispose()
+    copy_rows(lab.cell_databases["cell1"], cell, CellBase.metadata)
+    CellBase.metadata.create_all(cell0.engine)
+    for each in (api, cell, cell0):
+        each.close()
 
 
-def _bring(conductor: Machine, host: Machine, block: page.Block) -> None:
+_DATABASES: Final = ("nova_api", "nova_cell0", "nova")
+
+
+def _mariadb(conductor: Machine) -> dict[str, str]:
+    """Make Nova's databases in MariaDB, and return their URLs."""
+    socket_file = conductor.files / "run/mysqld/mysqld.sock"
+    until(socket_file.exists, "MariaDB", _READY_WITHIN)
+    for name in _DATABASES:
+        conductor.run("mariadb", "-e", f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    return {name: f"mysql+pymysql://root@localhost/{name}?unix_socket={socket_file}" for name in _DATABASES}
+
+
+def _postgresql(conductor: Machine) -> dict[str, str]:
+    """Make Nova's databases in PostgreSQL with Nova's own user, which owns them, and return their URLs."""
+    asked = ("runuser", "-u", "postgres", "--", "psql", "-c")
+    until(lambda: conductor.run(*asked, "SELECT 1", check=False) != "", "PostgreSQL", _READY_WITHIN)
+    conductor.run(*asked, f"CREATE USER nova PASSWORD '{_NOVA}'")
+    for name in _DATABASES:
+        conductor.run(*asked, f"CREATE DATABASE {name} OWNER nova")
+    return {name: f"postgresql+psycopg://nova:{_NOVA}@{ADDRESS}/{name}" for name in _DATABASES}
+
+
+def _bring(conductor: Machine, hosts: Mapping[str, Machine], block: page.Block) -> None:
     """Copy from machine to machine what the page's text says, before the first block that wants it."""
     made = "srv/droveway/authority"
     wanted = {
-        "/srv/droveway/tls/": ((f"conductor-{CONTROL}", conductor), (f"host-{HOST}", host)),
+        "/srv/droveway/tls/": (
+            (f"conductor-{CONTROL}", conductor),
+            *((f"host-{name}", host) for name, host in hosts.items()),
+        ),
         "/srv/droveway/zookeeper-tls/": (("zookeeper-zk1.example", conductor),),
     }
     for place, copies in wanted.items():
@@ -168,13 +229,14 @@ def _bring(conductor: Machine, host: Machine, block: page.Block) -> None:
 
 
 def _follow(name: str, followed: Machine, block: page.Block) -> None:
-    """Run a block as somebody would who pastes it into a shell of root's."""
+    """Run a block as somebody would who pastes it into a shell of root's; the page has one host, and here are two."""
     began = time.monotonic()
+    text = re.sub(rf"^(droveway cert make .*){HOST}$", rf"\1{HOST}\n\1{OTHER}", block.text, flags=re.MULTILINE)
     _say(f"== {name}, docs/install.rst line {block.line}")
-    _say(textwrap.indent(block.text, "   ").rstrip())
+    _say(textwrap.indent(text, "   ").rstrip())
     clean = ["env", "-i", *(f"{key}={value}" for key, value in _ENVIRONMENT.items())]
     done = subprocess.run(
-        followed.entering(*clean, "bash", "-c", f"cd /root\nset -eo pipefail\n{block.text}"),
+        followed.entering(*clean, "bash", "-c", f"cd /root\nset -eo pipefail\n{text}"),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -184,15 +246,15 @@ def _follow(name: str, followed: Machine, block: page.Block) -> None:
     )
     _say(done.stdout.rstrip())
     _say(f"   exit {done.returncode} after {time.monotonic() - began:.1f} s")
-    warned = done.returncode == _WARNED and block.text == "droveway doctor\n"
+    warned = done.returncode == _WARNED and block.text.endswith(_WARNS)
     if done.returncode != 0 and not warned:
         _say(followed.run("journalctl", "--no-pager", "--lines=40"))
         raise Failed(f"the commands on line {block.line} of docs/install.rst end with {done.returncode} on the {name}")
 
 
-def _judge(conductor: Machine, host: Machine) -> None:
-    """Raise `Failed` unless the daemons run, are seen and their units are without fault."""
-    for made, unit in ((conductor, "droveway-conductor"), (host, "droveway-worker")):
+def _judge(conductor: Machine, hosts: Mapping[str, Machine], release: str) -> None:
+    """Raise `Failed` unless the daemons run, are seen, have units without fault and move a server."""
+    for made, unit in ((conductor, "droveway-conductor"), *((host, "droveway-worker") for host in hosts.values())):
         if made.shown(unit, "ActiveState") != "active":
             raise Failed(f"{unit} does not run:\n{made.said(unit)}")
         said = subprocess.run(
@@ -203,23 +265,56 @@ def _judge(conductor: Machine, host: Machine) -> None:
         )
         if said.returncode or f"{unit}.service" in said.stderr:
             raise Failed(f"systemd-analyze verify finds fault with {unit}: {said.stderr}")
-        _await_listed(conductor, unit.removeprefix("droveway-"), made.shown(unit, "MainPID"))
-    kept = [path for path in (host.files / "etc/droveway").rglob("*") if path.is_file()]
-    if exposed := [path.name for path in kept if "CHANGE-ME-database" in path.read_text()]:
-        raise Failed(f"the host holds the password of the databases, in {', '.join(exposed)}")
+        _await_listed(conductor, unit.removeprefix("droveway-"), made.shown(unit, "MainPID"), release)
+    for name, host in hosts.items():
+        kept = [path for path in (host.files / "etc/droveway").rglob("*") if path.is_file()]
+        if exposed := [path.name for path in kept if "CHANGE-ME-database" in path.read_text()]:
+            raise Failed(f"{name} holds the password of the databases, in {', '.join(exposed)}")
+    _move(conductor, hosts)
 
 
-def _await_listed(conductor: Machine, noun: str, pid: str) -> None:
-    """Wait until the daemon with this process is listed as up.
+def _move(conductor: Machine, hosts: Mapping[str, Machine]) -> None:
+    """Raise `Failed` unless the server goes to the other host with its disk, by a move whose conductor is killed."""
+    (old,) = (name for name, host in hosts.items() if _disks(host))
+    (new,) = {*hosts} - {old}
+    before = _disks(hosts[old])
+    began = time.monotonic()
+    _droveway(conductor, "server", "migrate", "web", "--confirm", "manual", "--reason", "the trial")
+    conductor.run("systemctl", "kill", "--signal=KILL", "droveway-conductor")
+    move = _droveway(conductor, "server", "show", "web", "-f", "value", "-c", "move")
+    _say(_droveway(conductor, "move", "wait", move))
+    _droveway(conductor, "server", "confirm", "web")
+    _say(_droveway(conductor, "move", "wait", move))
+    there = _droveway(conductor, "server", "show", "web", "-f", "value", "-c", "host")
+    after = {name: _disks(host) for name, host in hosts.items()}
+    if (there, after) != (new, {old: {}, new: before}):
+        raise Failed(f"the server was to go from {old} to {new}: it is on {there}, and its disks are {after}")
+    _say(_droveway(conductor, "audit"))
+    _say(f"   moved from {old} to {new}, audit clean, after {time.monotonic() - began:.1f} s")
+
+
+def _disks(host: Machine) -> dict[str, str]:
+    """Return the checksum of each disk below the host's instances directory, by its path there."""
+    root = host.files / "var/lib/nova/instances"
+    found = [path for path in root.glob("*/disk*") if path.suffix != ".info" and "_base" not in path.parts]
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def _droveway(conductor: Machine, *words: str) -> str:
+    return conductor.run("/usr/local/bin/droveway", *words)
+
+
+def _await_listed(conductor: Machine, noun: str, pid: str, release: str) -> None:
+    """Wait until the daemon with this process is listed as up, with this release.
 
     A journal that was put back still lists those that were up when it was copied.
     """
-    listed = ("/usr/local/bin/droveway", noun, "list", "-f", "value", "-c", "pid", "-c", "state")
+    listed = (noun, "list", "-f", "value", "-c", "pid", "-c", "state", "-c", "version")
 
     def is_up() -> bool:
-        return any({pid, "up"} == {*line.split()} for line in conductor.run(*listed).splitlines())
+        return any({pid, "up", release} == {*line.split()} for line in _droveway(conductor, *listed).splitlines())
 
-    until(is_up, f"a {noun} with process {pid} that is up", _READY_WITHIN)
+    until(is_up, f"a {noun} of release {release} with process {pid} that is up", _READY_WITHIN)
 
 
 def _say(text: str) -> None:

@@ -9,9 +9,13 @@ from typing import Final, NamedTuple
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "install.rst"
 MACHINES: Final = ("conductor", "host", "zookeeper", "database")
+DATABASES: Final = ("mariadb", "postgresql")
 
+_TITLE: Final = re.compile(r"^(.+)\n(=+)$", re.MULTILINE)
 _BLOCK: Final = re.compile(
-    r"^(?:\.\. on: (?P<machines>.+)\n)?\.\. code-block:: sh\n\n(?P<text>(?:(?: {3}.*)?\n)+)", re.MULTILINE
+    r"^(?:\.\. on: (?P<machines>.+?)(?: with (?P<database>\w+))?\n)?"
+    r"\.\. code-block:: sh\n\n(?P<text>(?:(?: {3}.*)?\n)+)",
+    re.MULTILINE,
 )
 
 
@@ -20,7 +24,11 @@ class Block(NamedTuple):
 
     line: int
     """The page's line on which its first command stands."""
+    section: str
+    """The title that it stands below."""
     machines: tuple[str, ...]
+    database: str | None
+    """The make of database server that it is for; None: any."""
     text: str
 
 
@@ -34,5 +42,11 @@ def blocks(page: str) -> list[Block]:
             raise ValueError(
                 f"line {line}: say above the block which machine it is for: .. on: {' or '.join(MACHINES)}"
             )
-        found.append(Block(line, machines, textwrap.dedent(match["text"]).strip("\n") + "\n"))
+        if match["database"] not in (None, *DATABASES):
+            raise ValueError(f"line {line}: {match['database']} is none of {', '.join(DATABASES)}")
+        titles = _TITLE.findall(page, 0, match.start())
+        section = titles[-1][0] if titles else ""
+        found.append(
+            Block(line, section, machines, match["database"], textwrap.dedent(match["text"]).strip("\n") + "\n")
+        )
     return found

@@ -1,8 +1,8 @@
 """A machine of its own with a real systemd as PID 1: namespaces over an overlay of this one's files.
 
-Needs root. The network is this machine's; only `shared` is written through to this machine's own files.  Each machine
-has a cgroup of its own in every hierarchy, below which its systemd makes all of its folders: two machines do not see
-each other's, and nothing of them is left.
+Needs root. The network is this machine's unless another one is named. Only `shared` is written through to this
+machine's own files.  Each machine has a cgroup of its own in every hierarchy, below which its systemd makes all of its
+folders: two machines do not see each other's, and nothing of them is left.
 """
 
 from __future__ import annotations
@@ -137,10 +137,13 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine(work: Path, shared: Path, files: Mapping[str, str], root: Path = Path("/")) -> Iterator[Machine]:
+def machine(
+    work: Path, shared: Path, files: Mapping[str, str], root: Path = Path("/"), network: str | None = None
+) -> Iterator[Machine]:
     """A machine with these files, by their absolute paths; ``work`` is an empty directory of a disk's file system.
 
-    ``root`` is the directory whose files it has besides.
+    ``root`` is the directory whose files it has besides.  ``network`` names the network namespace that it has, if not
+    this machine's.
     """
     assert os.geteuid() == 0, "a machine of its own is made by root: run the tests as root"
     assert SYSTEMD.exists(), "the Debian package systemd is missing: apt-get install systemd"
@@ -161,6 +164,7 @@ def machine(work: Path, shared: Path, files: Mapping[str, str], root: Path = Pat
         process = subprocess.Popen(
             [
                 *_apart(_OWN_CGROUPS, work, name),
+                *(["nsenter", f"--net=/run/netns/{network}"] if network else []),
                 "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup",
                 "--propagation", "private", "bash", "-c", _BOOT, "boot", str(work), str(shared), str(root),
             ],
