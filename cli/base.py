@@ -281,8 +281,8 @@ class _Display(Command):
             "--fit-width",
             action="store_true",
             default=os.environ.get("CLIFF_FIT_WIDTH", "0") not in ("", "0"),
-            help="wrap a table to the width of the terminal (or COLUMNS) also where no terminal shows it "
-            "(else CLIFF_FIT_WIDTH=1)",
+            help="wrap a table to the width of the terminal (or COLUMNS), also when the output is no terminal; "
+            "CLIFF_FIT_WIDTH=1 does the same",
         )
         self._formatter_group.add_argument(
             "--max-width",

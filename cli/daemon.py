@@ -43,7 +43,11 @@ class Daemon(Command, abc.ABC):
         """Start the daemon's loops, which the stack ends, and return functions that say when each last turned."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Run until told to stop; each running flow then stops before its next step, for another conductor."""
+        """Run until told to stop.
+
+        A conductor then stops each flow before its next step, so that another conductor can go on with it. A worker
+        stops each action at its next effect.
+        """
         from oslo_log import log
 
         from droveway.conf import rights

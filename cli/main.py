@@ -214,7 +214,7 @@ class Droveway(app.App):
         return USAGE
 
     def _keep(self, error: Exception, rest: Sequence[str]) -> str:
-        """Write the traceback to the lab's log, else to a new file of this user, and return the sentence on that."""
+        """Write the traceback to the lab's log, else to a new file of this user; return a sentence that says where."""
         named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
         for word, following in itertools.pairwise(rest):
             named = following if word == "--lab" else named
@@ -242,7 +242,7 @@ class Droveway(app.App):
 
 
 def _log_of(lab: Path | None) -> tuple[int, str]:
-    """Open and return a file for a traceback; raises OSError when the log is a link or is no file."""
+    """Open a file for a traceback; return its descriptor and path. Raises OSError when the log is a link or no file."""
     if lab is None:
         # Other users may write to that directory too, so the name must not be predictable.
         return tempfile.mkstemp(prefix="droveway-", suffix=".log")

@@ -25,13 +25,13 @@ class OperatedSite(Site, Protocol):
     """A lab or an installation, with what its operator does to it as a whole."""
 
     def adopt(self, ignored: Collection[str]) -> list[Move]:
-        """Go on with restored databases as they are, and return the moves that are parked for it.
+        """Go on with restored databases as they are: park every unfinished move, and return the parked moves.
 
         The workers of the ``ignored`` hosts are not asked which steps of moves they have seen.
         """
 
     def audit_sources(self, stack: contextlib.ExitStack) -> Sources:
-        """Return all that an audit reads; ``stack`` closes what it opens."""
+        """Return all that an audit reads; whatever this opens is closed with ``stack``."""
 
     def answering(self, stack: contextlib.ExitStack) -> Coordination:
         """Open a session in which the workers answer, for as long as ``stack`` lasts."""

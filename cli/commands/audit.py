@@ -55,7 +55,7 @@ class Audit(Lister):
         """Return the findings as rows; with --heal each row also says what would be done about it."""
         if parsed_args.yes and not parsed_args.heal:
             raise Refused("--yes agrees to what --heal plans: give both")
-        # A heal changes things, so it needs the databases that this lab used last.
+        # A heal changes things, so it is refused when a database of the lab was restored, truncated or swapped.
         self.strict = parsed_args.heal
         site = self._site = self.site(parsed_args)
         self._sources = site.audit_sources(self._stack)

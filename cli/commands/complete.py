@@ -57,7 +57,7 @@ class Complete(Command):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Print the script, or the possible words; nothing is printed for what cannot be read."""
+        """Print the script, or the possible words; print no names when the lab or installation cannot be read."""
         if not parsed_args.words:
             script = importlib.resources.files("droveway.cli").joinpath("completion/droveway")
             self.app.stdout.write(script.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def _unquoted(word: str) -> str:
 
 
 def _possible(application: app.App, before: Sequence[str], typed: str) -> Iterable[str]:
-    """Return what may come next, without regard to what is typed of it."""
+    """Return what may come next; of what is typed of it, only a hyphen at its beginning counts."""
     pending, plain = _read(application.parser, before)
     if pending is not None and not plain:
         return _values(application, pending, before)

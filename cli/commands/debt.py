@@ -1,4 +1,4 @@
-"""Defines `droveway debt`: the clean-ups that hosts still have to do, now or at a later time."""
+"""Defines `droveway debt`: the clean-ups that hosts and cells still have to do, now or at a later time."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _cells(debt: DebtView) -> dict[str, Any]:
 def _next(debt: DebtView) -> str:
     if debt.state == "settled":
         done = "undone" if debt.is_undo else "done"
-        return f"nothing to do: the host has {'purged' if debt.is_kept else done} it"
+        return f"nothing to do: it is {'purged' if debt.is_kept else done}"
     if debt.state == "void":
         return f"nothing to do: {debt.void}"
     if debt.state == "written-off":

@@ -43,7 +43,10 @@ class _Scoped(Command):
 
 
 class Freeze(_Scoped):
-    """Let conductors start no move and delete no copy until it is thawed; a step that a host has begun goes on."""
+    """Stop conductors from claiming moves and from deleting copies until a thaw.
+
+    A move that a conductor has claimed already goes on, but waits before a step that deletes a copy.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the option for the reason."""

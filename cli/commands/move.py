@@ -79,7 +79,8 @@ class List(Lister):
             type=seconds,
             dest="bound",
             default=BOUND,
-            help="with --stuck: so long without progress, such as 90s or 2h (default 15min)",
+            help="with --stuck: how long a move may be without progress before it counts as stuck, such as 90s or 2h "
+            "(default 15min)",
         )
         length = parser.add_mutually_exclusive_group()
         length.add_argument(
@@ -235,7 +236,7 @@ class Show(ShowOne, OfMove):
 class History(Lister, OfMove):
     """Show every run of every step and undo of a move; with `-f html` a timeline.
 
-    Where a host still owes a step, the result column shows the debt.
+    Where a host or a cell owes a step, or owed it, the result column shows the debt and its state.
     """
 
     formats = (*Lister.formats, "html")
@@ -409,7 +410,7 @@ def _explained(move: Move | View) -> str:
 
 
 def ways_out(site: Site, move: View) -> str | None:
-    """Return what to do with a waiting move of which a confirm or a revert is refused; None if neither is."""
+    """Return what to do with a waiting move that Nova has ended, or that cannot be confirmed or reverted; else None."""
     from droveway.engines.keeper import outcomes
     from droveway.engines.operations import ends
     from droveway.persistence.journal import moves

@@ -105,7 +105,7 @@ class Pause(OfMove):
 
 
 class Resume(Command):
-    """Lift a hold; without a move, run all unfinished moves that are not held."""
+    """Lift a hold; without a move, run all unfinished moves of a lab that are not held."""
 
     subject = OfMove.subject._replace(optional=True)
 

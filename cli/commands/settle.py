@@ -31,7 +31,7 @@ class Settle(OfMove):
     are refused.
 
     A database that was put back from a copy may be older than the move. --cell compares it with the journal and writes
-    what differs. It may be repeated.
+    what differs. The command may be repeated.
 
     Droveway checks what you say only where a host can show that a copy or a guest is gone. Otherwise look twice. Where
     the step can run again, use droveway move retry.
@@ -63,7 +63,9 @@ class Settle(OfMove):
         if parsed_args.cell is not None:
             return self._settle_cell(site, parsed_args)
         if parsed_args.step is None or parsed_args.found is None:
-            raise Refused("say which step, and with --as what was found of it; or with --cell which database")
+            raise Refused(
+                "say which step (STEP) and what was found of it (--as), or which database was put back (--cell)"
+            )
         resting = move_requests.find_move(site, parsed_args.move)
         if parsed_args.found == settling.LEFT:
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
@@ -110,7 +112,7 @@ class Settle(OfMove):
         return 0
 
     def _prove(self, site: OperatedSite, move: str, step: str) -> None:
-        """Ask the hosts for the proof that the step needed; raises Refused when they do not give it."""
+        """Ask the hosts to prove that the step is done, where a host can do that; raises Refused when they do not."""
         from droveway.engines.operations import proofs, settling
 
         with site.journal.read() as session:

@@ -17,7 +17,7 @@ class Shelve(OfServer):
         parser.add_argument(
             "--discard-ephemeral",
             action="store_true",
-            help="also a server with an ephemeral disk, which no image holds: it comes back empty",
+            help="also shelve a server with an ephemeral disk: no image holds that disk, and it comes back empty",
         )
         request.add_asking(parser)
         return parser

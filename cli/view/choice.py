@@ -47,8 +47,8 @@ def rejected(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
 def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
     """Return each host that the move did not stay on: ``host``, ``attempt``, ``filter``, ``reason``.
 
-    A host that was never tried has no attempt, and the name of the filter. A host that was tried and failed by its own
-    fault has the error's code as its filter.
+    A host that was never tried has None as its attempt, and the name of the filter that turned it down. A host that was
+    tried and failed by its own fault has the number of the attempt, and the error's code in the place of a filter.
     """
     found: list[dict[str, Any]] = []
     chosen: list[dict[str, Any]] = []
@@ -56,6 +56,7 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
     for step in steps:
         if step.step == CHOOSE and "chosen" in (step.result or {}):
             flow, chosen = step.flow, step.result["chosen"]
+            # A flow that begins with a later alternate than the first goes on with an earlier choice.
             if step.result.get("first", 1) == 1:
                 found = rejected(step.result)
         elif step.flow == flow and step.direction == "execute" and (step.error or {}).get("fault") == "destination":
@@ -71,7 +72,7 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
 
 
 def named(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line for each host, those that were tried first; many hosts are cut to some."""
+    """Return a line for each host, those that were tried above the others; at most `_MOST_NAMED` hosts are named."""
     ordered = sorted(hosts, key=lambda each: each["attempt"] is None)
     lines = [
         f"not {each['host']}: {each['reason']} ({each['filter']})"

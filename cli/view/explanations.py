@@ -40,8 +40,9 @@ _SERVICES: Final = ("Placement", "network", "volume", "image")
 EXPLANATIONS: Final[dict[str, Explanation]] = {
     # Refusals and other ends of a command.
     "restored": Explanation(
-        "A database was restored from an older copy or swapped with another one. Either an operator has adopted it, or "
-        "Droveway noticed it, because ZooKeeper or a host has seen steps of a move that the journal lacks.",
+        "A database was restored from an older copy or swapped with another one. Either an operator has adopted that "
+        "database, or Droveway noticed the change, because ZooKeeper or a host has seen steps of a move that the "
+        "journal lacks.",
         "The moves that rest with this code do not go on: Droveway does not know how far they really came.",
         "Put the newest copy back, or say droveway db adopt. Look at what droveway audit finds of the move, mend it, "
         "then: droveway move retry MOVE.",
@@ -98,7 +99,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Restore the file or give yourself access to it. For an older schema of the journal: droveway db sync.",
     ),
     "output-lost": Explanation(
-        "What a command had to say could not be written: the disk behind its output is full, or nobody has it open.",
+        "What a command had to say could not be written: the disk behind its output is full, or its output is closed.",
         "What was asked for was done, or goes on. The command ended with 1. If it made or changed a move, its error "
         "names the id of that move.",
         "Do not ask again: droveway move show MOVE tells how it stands. Give the output room.",
@@ -156,8 +157,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "left-as-is": Explanation(
         "A person ended a move that rested, with droveway move settle MOVE STEP --as left.",
         "Nothing of the server was started, brought back or deleted. Droveway ended the move in the journal, in "
-        "Placement and in the server's rows. Its vm_state became ERROR, unless the rows had changed since the move's "
-        "last step.",
+        "Placement and in the server's rows. The server's vm_state became ERROR, unless its rows had changed since the "
+        "move's last step.",
         "Look where the server runs and where its disks are: droveway audit names what was left. Then set its state.",
     ),
     "fenced": Explanation(
@@ -187,16 +188,18 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     # The choice and the claim of a destination.
     "no-valid-host": Explanation(
-        "No host can take the server. The message names each host and the filter at which it fell out.",
+        "No host can take the server. The message says why. It names at most eight hosts, each with the filter at "
+        "which it fell out.",
         "If the move was refused at submit, nothing was changed. If no host was left later on, the move was undone and "
         "ended as failed; the server is as it was.",
-        "Free or enable a host, start its worker, or choose another flavor: droveway move plan SERVER shows the rest.",
+        "Free or enable a host, start its worker, or choose another flavor. droveway move plan SERVER --flavor FLAVOR "
+        "tells whether a host can take the server with that flavor.",
     ),
     "next-graph": Explanation(
         "The next alternate needs another kind of flow: it is in another cell, or it is back in the server's own one.",
         "This flow ended, and the move went on to that alternate by another flow. The move keeps its id, its migration "
         "and its history.",
-        "Nothing: droveway move show MOVE tells the steps of both flows.",
+        "Nothing: droveway move history MOVE shows the steps of both flows.",
     ),
     "no-capacity": Explanation(
         "Placement refused the claim: the destination has no room for the flavor any more. Somebody was quicker.",

@@ -58,7 +58,7 @@ class Picture:
     left: float | None = None
     """Seconds until all bytes of the running step are done; None when it is not known."""
     silent: float = 0.0
-    """Seconds since the host last reported."""
+    """Seconds since the watcher last saw a new report of the host."""
     rests: bool = False
     """Whether the move does not go on by itself."""
     is_run: bool = True

@@ -32,7 +32,7 @@ def seconds_or_none(text: str) -> int:
 
 
 def moment(text: str) -> dt.datetime | dt.timedelta:
-    """Return a moment (UTC, without a zone) by its date and perhaps its time, or the time that has passed since it."""
+    """Read a date, with or without a time, as a moment (UTC, without a zone); read an age such as 2h as a timedelta."""
     if _SPAN.fullmatch(text):
         return dt.timedelta(seconds=seconds(text))
     try:

@@ -117,7 +117,7 @@ def _narrowed(columns: Sequence[Sequence[Cell]], widths: Sequence[int], room: in
 
 
 def _unbreakable(column: Sequence[Cell]) -> int:
-    """Return the width of the column's longest unbreakable word, which is the least width of the column."""
+    """Return the least width of the column: that of its longest unbreakable word, or `_NARROWEST` if that is more."""
     kept = [word for cell in column for word in _words(cell) if cell.whole or _ID.search(word)]
     return max([_NARROWEST, *map(marks.width, kept)])
 

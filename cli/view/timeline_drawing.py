@@ -40,9 +40,10 @@ class Bar:
     right: float
     seconds: float
     taken_over: bool
-    """Whether a conductor claimed the move anew after the step before it in the flow and before the end of this step.
+    """Whether this run has the epoch of another claim than the run before it in the same flow.
 
-    In that case the conductor of the step before it was killed, or released the move.
+    A run has the epoch of the claim that last wrote it. A new claim means that the conductor before was killed, or
+    released the move.
     """
 
     @property
@@ -151,7 +152,7 @@ def bars(steps: Sequence[View], axis: Axis, now: dt.datetime) -> list[Bar]:
 
 
 def groups(drawn: Sequence[Bar]) -> list[tuple[str, list[Bar]]]:
-    """Return the bars of each attempt of each flow, by its name."""
+    """Return each attempt of each flow as its name and its bars."""
     found = []
     for (flow, attempt), group in itertools.groupby(drawn, key=lambda bar: (bar.step.flow, bar.step.attempt)):
         found.append((f"{flow}, attempt {attempt}" if attempt else flow, list(group)))

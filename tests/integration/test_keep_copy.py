@@ -102,7 +102,7 @@ def test_a_destination_that_is_away_owes_the_end_of_the_mark(lab: Stage) -> None
     lab.cli("lab", "worker", "start", "host2")
     lab.cli("move", "resume")
     assert (marks(lab, "web"), lab.json("debt", "list")) == ([], [])
-    assert lab.json("debt", "show", str(owed["id"]))["next"] == "nothing to do: the host has done it"
+    assert lab.json("debt", "show", str(owed["id"]))["next"] == "nothing to do: it is done"
     lab.assert_balanced()
 
 
