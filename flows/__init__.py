@@ -18,8 +18,9 @@ Words that these modules use:
   only before a step that deletes what cannot be brought back.
 * A cell or host **owes** what could not be done there while it was away.  The journal has it as a debt, and the keeper
   has it done once the cell or host is back.
-* The **mark** of a move is what tells others to leave its server alone: the task_state in its rows, and the move's id
-  in the guest's definition and beside its disks.
+* A **mark** tells others that something belongs to a move.  In the server's rows it is the task_state, which keeps
+  Nova's API away.  On a host it is the move's id in the guest's definition and beside the disks, which a confirm takes
+  off.  In a copy of the rows it is the move's id in the system metadata.
 * A flow **continues** another one when the next alternate needs a graph of another kind: the first steps, which both
   graphs have, are then not done twice.
 """

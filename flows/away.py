@@ -21,7 +21,7 @@ class Verdict(enum.Enum):
     FAULT = "fault"
     """The step fails at once by the destination's fault, so that the next alternate is tried."""
     UNDONE = "undone"
-    """Once its deadline has passed, the flow is undone."""
+    """The flow is undone: once the step's deadline has passed, or at once if the cell is declared down."""
     PARKS = "parks"
     """Once its deadline has passed, the move parks.
 
@@ -102,7 +102,11 @@ def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, h
 
 
 def _touches(graph: Graph, names: list[str]) -> int:
-    """Return the place of the step that first touches the server: the guest is to be stopped, or the copy is shown."""
+    """Return the place of the step that first touches the server.
+
+    That step is `mark_migrating`, else `stop_guest`, else `show_target`.  Returns the number of names if the graph has
+    none of the three.
+    """
     marks = [name for name in ("mark_migrating", "stop_guest", "show_target") if name in graph.by_name]
     return names.index(marks[0]) if marks else len(names)
 

@@ -67,7 +67,7 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     ports: list[PortBefore]
     guest: GuestState
     stopped: bool = False
-    """Whether its user stopped it in the middle of the move; `stopped_since` then changes its state here too."""
+    """Whether its user stopped it in the middle of the move; `stopped_since` says what else the record then has."""
     last_migration: int = 0
     """The id of the newest migration that the server had: an evacuation with a higher id came during the move."""
     image: ImageBefore | None = None

@@ -1,7 +1,7 @@
 """Delete: nothing of the server stays, on its host, in the services or in the rows.
 
-Whoever deletes a server does not want it back, so the first step is the point of no return.  It runs by itself, or as
-the last flow of a move whose server was deleted meanwhile: the server is at rest on one host then.
+Whoever deletes a server does not want it back, so the first step is the point of no return.  The flow runs by itself,
+or as the last flow of a move whose server was deleted meanwhile: the server is at rest on one host then.
 
 ``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """

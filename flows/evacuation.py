@@ -74,4 +74,4 @@ def why_at_first(ctx: Context) -> str:
 
 
 def _of_move(ctx: Context, host: str | None, task: str | None) -> str:
-    return sentence(ctx.move.server_name, host, task, "so the move ends and leaves the server to it")
+    return sentence(ctx.move.server_name, host, task, "so the move ends and leaves the server to Nova")

@@ -90,22 +90,26 @@ class Graph:
         """
         names, atoms = list(self.by_name), self.names()
 
-        def at(field: str, *values: str) -> int:
-            """Find the first step that writes this field of the rows, or one of these values into it."""
+        def place(field: str, *values: str) -> int:
+            """Return the place of the first step that writes this field of the rows, or one of these values into it.
+
+            Returns the number of steps where none does.
+            """
             found = (step.leaves.does.get(field) for step in self.walk())
             places = (at for at, value in enumerate(found) if (value in values if values else value is not None))
             return next(places, len(names))
 
-        switch, start = at("side"), names.index(self.no_return.step_name())
-        finder = max((at for at, step in enumerate(self.walk()) if step.finds), default=-1)
-        behind = atoms.index(names[finder + 1]) if finder + 1 < len(names) else len(atoms)
+        switch, start = place("side"), names.index(self.no_return.step_name())
+        last_finder = max((at for at, step in enumerate(self.walk()) if step.finds), default=-1)
+        # Places in ``atoms`` differ from those in ``names``, which lacks the retry.
+        after_finder = atoms.index(names[last_finder + 1]) if last_finder + 1 < len(names) else len(atoms)
         return Shown(
             switch="".join(names[switch : switch + 1]),
             switched=frozenset(names[switch:]),
-            started=frozenset(names[start + 1 : at("status", MigrationStatus.FINISHED)]),
-            first=frozenset(names[: at("status") + 1]),
-            preparing=frozenset(names[: at("status", MigrationStatus.MIGRATING) + 1]),
-            finding=frozenset(atoms[:behind]),
+            started=frozenset(names[start + 1 : place("status", MigrationStatus.FINISHED)]),
+            first=frozenset(names[: place("status") + 1]),
+            preparing=frozenset(names[: place("status", MigrationStatus.MIGRATING) + 1]),
+            finding=frozenset(atoms[:after_finder]),
         )
 
     def make(self, run: Run) -> Iterator[Step]:
@@ -133,7 +137,10 @@ class Graph:
 
 
 def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] | None = None) -> Graph:
-    """Make the graph's previous version: without some steps, and with the earlier steps that ``instead`` maps to."""
+    """Make the graph's previous version: it lacks some steps, and has another class in the place of some others.
+
+    ``instead`` maps the step of the present version to the one that stood in its place.
+    """
     others = instead or {}
 
     def part(steps: tuple[type[Step], ...]) -> tuple[type[Step], ...]:

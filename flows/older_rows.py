@@ -93,8 +93,8 @@ class _Volume:
 class _Walk:
     """Holds what a move's rows may say, as worked out along the move's history.
 
-    A walk takes the runs of steps in the history one by one, oldest first, up to the first run that has not ended.  A
-    copy of the walk may be taken further.
+    A walk takes the runs of steps in the history one by one, oldest first, up to the first run that has not ended.  For
+    each comparison a copy of the walk takes the later runs too.
     """
 
     volumes: dict[str, _Volume]
@@ -134,7 +134,7 @@ class _Walk:
             self.volumes = {name: _freed(each, row.direction, done=done) for name, each in self.volumes.items()}
 
     def copy(self) -> _Walk:
-        """Return an independent copy, which may be taken further."""
+        """Return an independent copy, which may take later runs."""
         return dataclasses.replace(self, volumes=dict(self.volumes), earlier=set(self.earlier), copied=set(self.copied))
 
     def _reserve(self, result: Mapping[str, Any]) -> None:
@@ -181,8 +181,9 @@ def require_own(ctx: Context) -> None:
     """Park the move (``cell-put-back``) where the rows say what an earlier step of this move left in them.
 
     Nothing is compared in a flow whose journal was adopted, since there the rows tell how far the move has come.  The
-    rows of a server that is gone, being deleted or evacuated are not compared.  A database that is away is compared
-    later, when a step needs it.
+    rows of a server that is being deleted or evacuated are not compared.  A server without rows counts as deleted, but
+    in a move between cells the move is parked if a cell has not even soft-deleted rows.  A database that is away is
+    compared later, when a step needs it.
     """
     move, run = ctx.move, ctx.run
     between = kinds.of(run.kind).crosses_cells
@@ -222,7 +223,7 @@ def _compare(ctx: Context, walk: _Walk) -> None:
     row = ctx.observed
     if row is None:
         if between and all(each.of(side).here for each in allowed) and _was_lost(ctx, ctx.cell) and _is_mapped(ctx):
-            _park_older(ctx, ctx.cell, "they are not there")
+            _park_older(ctx, ctx.cell, "the cell has none")
         return
     if row.task_state == TaskState.DELETING or row.evacuated:
         return
@@ -235,9 +236,10 @@ def _compare(ctx: Context, walk: _Walk) -> None:
 
 
 def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: Side) -> None:
-    """Compare the copy that the server is not mapped to, unless the move may have removed a part of this copy.
+    """Compare the copy that the server is not mapped to.
 
-    The move parks if the copy is older than the move, or if the cell has a copy that the move had removed.
+    The move parks if the copy is older than the move, or if the cell has a copy that the move had removed.  Nothing is
+    compared if the copy may or may not be there, or if the move never made it.
     """
     move, run = ctx.move, ctx.run
     cell = ctx.destination.cell if side is Side.DESTINATION and ctx.attempt is not None else move.source_cell
@@ -247,15 +249,16 @@ def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: 
         return
     if removed:
         if not _was_lost(ctx, cell):
-            _park_older(ctx, cell, "they had been removed")
+            _park_older(ctx, cell, "this move had removed them, and they are there again")
         return
     with run.cells.database(cell).reading() as connection:
         row = observe(connection, move.server, move.id, f"req-{run.asked_as}")
     if row is None:
         # A confirm is to remove this copy anyway; and a late request of the user may have deleted its rows.
         if kinds.of(run.kind).ends is not kinds.Way.CONFIRM and _was_lost(ctx, cell):
-            _park_older(ctx, cell, "they are not there")
+            _park_older(ctx, cell, "the cell has none")
         return
+    # The move may have begun to remove this copy: then a part of it, such as instance_extra, is gone.
     if row.task_state == TaskState.DELETING or row.extra is None:
         return
     if why := _older(ctx, walk, allowed, row, side):

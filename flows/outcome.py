@@ -6,7 +6,8 @@ server.  It removes the move's own traces.  Those that it cannot remove now beco
 
 An administrator may reset a server's state at any time (`os-resetState`).  That clears the task_state which keeps
 Nova's API away.  While all else is as the move left it, the next step writes the task_state again before it does
-anything else.  A user who stopped the server in between finds it stopped wherever the move ends.
+anything else.  A server that its user stopped between the reset and that step is stopped when the move ends, on
+whichever host that is.
 """
 
 from __future__ import annotations
@@ -90,14 +91,14 @@ def _mark_lost(
     """Return the vm_state and task_state that the move left; None unless just these were reset since."""
     if ctx.move.before is None or task_state is not None or vm_state not in RESET:
         return None
-    place, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None
+    back, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None
     if kinds.of(ctx.run.kind).begins_offloaded:
         return (VmState.SHELVED_OFFLOADED, TaskState.UNSHELVING) if host is not None and host == there else None
     if status is None:
         return None
     task = kinds.of(ctx.run.kind).tasks.get(status)
     if task == TaskState.RESIZE_REVERTING:
-        return (VmState.RESIZED, task) if host in (place, there) else None
-    if task is None or host != (there if task == TaskState.RESIZE_FINISH else place):
+        return (VmState.RESIZED, task) if host in (back, there) else None
+    if task is None or host != (there if task == TaskState.RESIZE_FINISH else back):
         return None
     return before(ctx.move).vm_state, task

@@ -33,5 +33,6 @@ def pay(ctx: Context, cells: Collection[str]) -> None:
             step(run).undo(again)
         elif ctx.cell != debt.cell:
             step(run).perform(again)
+        # Else the server lives in that cell again, and its copy there is to be neither hidden nor removed.
         with run.write() as session:
             debts.settle(session, debt.id)

@@ -104,7 +104,7 @@ class Run(Protocol):
         """Return the alternate that the move is on; None before the first."""
 
     def returning(self) -> MoveAttempt | None:
-        """Return the host that a revert tries now in a dead source's place; None before it, and in other flows."""
+        """Return the host that a revert tries in a dead source's place; None before the first, and in other flows."""
 
     def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
         """Record that the revert tries this host now in the place of its dead source, as the ``number``-th."""
@@ -129,7 +129,7 @@ class Run(Protocol):
         """Tell whether the server's rows prove this step undone, which a journal that was put back does not know."""
 
     def is_behind(self) -> bool:
-        """Tell whether the flow may have gone further than its journal knows, since that was put back and adopted."""
+        """Tell whether the flow may have gone further than its journal knows: the journal was put back and adopted."""
 
     def may_not_turn_back(self, step: str) -> bool:
         """Tell whether a flow that may have gone further parks at this step instead of failing.
@@ -250,7 +250,10 @@ class Run(Protocol):
         """
 
     def goes_on(self) -> bool:
-        """Tell whether the flow continues an earlier one, whose first steps were done and not undone."""
+        """Tell whether the flow continues an earlier one, whose first steps were done and not undone.
+
+        `went_on` tells something else: whether the rows prove one step done.
+        """
 
     def is_passed_on(self) -> bool:
         """Tell whether the journal names a flow that continues this one.

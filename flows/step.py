@@ -321,7 +321,8 @@ def guarded(
             raise
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
-                # Neither the move nor its host is at fault: the next claim goes on from here.
+                # Neither the move nor its host is at fault.  If `_heed_outage` does not say how the step ends, the next
+                # claim enters the step again.
                 ends = _heed_outage(run, name, direction) or _leave(run, name, error)
                 if ends.failure is None:
                     return cast("T", None)
@@ -335,7 +336,7 @@ def guarded(
                 _log_failure(run, name, direction, failure, error)
         else:
             return value
-        if not must_go_on and not (at_no_return and not _proved_undone(failure)):
+        if not must_go_on and not (at_no_return and not _proves_not_begun(failure)):
             raise failure from None
         # At the point of no return another try helps against neither of these errors.  `start-unknown`: nobody can say
         # whether the guest runs.  `went-off`: the guest was started and is off again, and a start could not keep it on.
@@ -346,19 +347,19 @@ def guarded(
 
 
 def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
-    """Log the failure; one of the code ``internal`` with its traceback, which is stored nowhere else."""
+    """Log the failure; an unexpected error is logged with its traceback, which is stored nowhere else."""
     what = f"step {name}" if direction == "execute" else f"the undo of step {name}"
     where = f" on host {failure.host}" if failure.host else ""
-    inside = failure.error_code == "internal" and failure is not error
+    unexpected = failure.error_code == "internal" and failure is not error
     LOG.log(
-        logging.ERROR if inside else logging.INFO,
+        logging.ERROR if unexpected else logging.INFO,
         "Move %s: %s failed%s: %s: %s",
         run.move_id[:SHORT],
         what,
         where,
         failure.error_code,
         printable(failure.message),
-        exc_info=error if inside else None,
+        exc_info=error if unexpected else None,
     )
 
 
@@ -385,7 +386,7 @@ def _leave(run: Run, name: str, error: Exception) -> NoReturn:
     run.leave(f"step {name} of move {run.move_id[:SHORT]} cannot reach what it writes to: {why}")
 
 
-def _proved_undone(failure: StepError) -> bool:
+def _proves_not_begun(failure: StepError) -> bool:
     """Tell whether this failure of the point of no return proves that nothing irreversible happened."""
     return isinstance(failure, (DestinationFault, Cancelled)) or failure.error_code == "not-begun"
 

@@ -28,7 +28,7 @@ UNSHELVE: Final = Graph(
         reserved_volumes.AttachVolumes,
         host.ConnectDestination,
         host.DefineGuest,
-        # Because a nova-compute must find a row of this host for each guest that it finds there.
+        # Because a nova-compute must find a row of its host for each guest that runs there.
         records.SwitchRecords,
         unshelving.StartGuest,
     ),

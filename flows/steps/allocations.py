@@ -119,7 +119,10 @@ def looking_anew(write: Callable[[], None]) -> None:
 
 
 def _has_lost_claim(ctx: Context) -> bool:
-    """Tell whether Placement has lost the claim: neither consumer holds what `claim` gave it."""
+    """Tell whether Placement has lost the claim: neither consumer holds what `claim` gave it.
+
+    The answer is no for a server that holds nothing at all.
+    """
     placement, chosen = ctx.run.cloud.placement, ctx.destination
     held = placement.allocations(ctx.move.server).allocations
     if not held or is_alike(held, resources_of(chosen.request)) or placement.allocations(ctx.move.id).allocations:

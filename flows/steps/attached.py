@@ -56,11 +56,12 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
-    """Return this move's attachments that only the rows in a cell that is declared down name: volume → attachment.
+    """Return attachments that this move made and that the present rows do not name: volume → attachment.
 
     The flow had attached the volumes to the host that the flow leads to.  It had written the new attachments only into
     the rows in the cell that the server leaves.  In a forward flow that is the source's cell, in a revert the target's.
-    If that cell was declared down since, this function asks Cinder for the attachments.  Otherwise it returns nothing.
+    If that cell was declared down since, nobody can read these rows, and this function asks Cinder for the attachments.
+    Otherwise it returns nothing.
     """
     move, carries = ctx.move, kinds.of(ctx.run.kind).carries
     if not ctx.crosses_cells or ctx.attempt is None:
@@ -202,7 +203,7 @@ def to_disconnect(ctx: Context) -> Connections:
 
 def gone_since(ctx: Context) -> Connections:
     """Return what was attached before the move and is not attached any more."""
-    here = set(names(ctx))
+    here = set(ids(ctx))
     detached = [
         VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device)
         for each in before(ctx.move).volumes
@@ -214,15 +215,15 @@ def gone_since(ctx: Context) -> Connections:
     )
 
 
-def names(ctx: Context) -> list[str]:
-    """Return the sorted ids of all volumes and ports that are attached now; they have no other names here.
+def ids(ctx: Context) -> list[str]:
+    """Return the sorted ids of all volumes and ports that are attached now.
 
     A step compares the ids with those of an earlier look.
     """
     return sorted([each.volume for each in volumes(ctx)] + [port.port for port in ports(ctx)])
 
 
-def names_before(ctx: Context) -> list[str]:
+def ids_before(ctx: Context) -> list[str]:
     """Return the sorted ids of all volumes and ports that were attached before the move."""
     record = before(ctx.move)
     return sorted([each.volume for each in record.volumes] + [port.port for port in record.ports])

@@ -16,8 +16,8 @@ from droveway.flows.steps.hosts import starting
 def release(ctx: Context, request: Mapping[str, Any] | None) -> None:
     """Release what the server holds for ports that it had before the move and has no more.
 
-    ``request`` is the allocation request by which the server was claimed; None where the server holds again what it
-    held before the move.  Neutron releases nothing for a port that goes.
+    ``request`` is the allocation request by which a host was claimed for the server; None where the server holds again
+    what it held before the move.  Neutron releases nothing for a port that goes.
 
     The allocation is never lowered below what the remaining ports ask for.  So a repeated call, which would take the
     same amounts away again, changes nothing.  If a remaining port does not name its providers, nothing is released: the

@@ -143,7 +143,8 @@ class DeleteImages(Step):
 def _is_gone(ctx: Context) -> bool:
     """Tell whether the server's rows are deleted.
 
-    A server in task_state `deleting` does not count: it may still need its image.
+    A server in task_state `deleting` does not count, since it may still need its image.  The argument ``deleting``
+    means just that.
     """
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_deleted_or_deleting(connection, ctx.move.server, deleting=True)

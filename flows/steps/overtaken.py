@@ -61,8 +61,8 @@ _OTHER_SINCE: Final = (
 def went_on(run: Run, step: str) -> bool:
     """Tell whether the server's rows prove that the flow did this step before its journal was put back.
 
-    Rows that name the other host prove every step before the switch done.  Where the move is being confirmed or
-    reverted, or was, every step of its forward flow is done.
+    Rows that name the other host prove every step before the switch done, and in a revert the switch too.  Where the
+    move is being confirmed or reverted, or was, every step of its forward flow is done.
     """
     move, attempt = run.row, run.attempt(run.row)
     if attempt is None or move.storage is None or not was_adopted(run):
@@ -230,7 +230,10 @@ def is_behind(run: Run) -> bool:
 
 
 def _adopted_on(run: Run) -> int | None:
-    """Return the alternate that the flow was on when its journal was adopted; None where the flow began later."""
+    """Return the alternate that the move was on when its journal was adopted, in this flow or right before it.
+
+    Returns None if the journal was not adopted, or if another flow of the move has run after the adoption.
+    """
     if not was_adopted(run):
         return None
     if run not in _BEHIND:

@@ -26,17 +26,16 @@ def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
     `droveway.errors.DestinationFault` where Neutron refuses it.
     """
     if host == ctx.move.source_host:
-        put_back(port, write)
+        write_recorded(port, write)
         return
     chosen = ctx.returning if ctx.returning is not None and host == ctx.returning.host else ctx.destination
     write(claimed(port, chosen.request))
 
 
-def put_back(port: AttachedPort, write: Write) -> None:
+def write_recorded(port: AttachedPort, write: Write) -> None:
     """Write the profile that the binding had before the move; if Neutron refuses it, write it without the providers.
 
-    Neutron refuses a binding whose provider is gone.  The audit finds and heals what is missing.  This function has
-    nothing to do with a database that was put back.
+    Neutron refuses a binding whose provider is gone.  The audit finds and heals what is missing.
     """
     profile = recorded(port)
     try:
@@ -63,6 +62,7 @@ def claimed(port: AttachedPort, request: Mapping[str, Any]) -> dict[str, Any]:
     if port.resources is None and port.asks is None:
         return port.profile
     mappings = request.get("mappings") or {}
+    # The request names the groups as they were named when it was made: as they are now, or as they were recorded.
     for asked in (port.asks, port.resources):
         if port.asks is not None and asked is not None and (named := asked.providers(mappings)) is not None:
             return _naming(port, port.asks.allocation_after(asked, named))

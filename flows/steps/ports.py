@@ -45,7 +45,10 @@ class PortStep(Step):
 
     @contextlib.contextmanager
     def writing(self, ctx: Context, call: str, port: AttachedPort) -> Iterator[None]:
-        """Enclose a write on one port; ignore its failure if somebody deleted the port meanwhile."""
+        """Enclose a write on one port; ignore its failure if somebody deleted the port meanwhile.
+
+        ``call`` says what is written; ``{port}`` in it stands for the port's id.
+        """
         with attached.writing_port(ctx, call.format(port=port.port), port.port):
             yield
 
@@ -142,7 +145,7 @@ class MovePorts(PortStep):
             write = functools.partial(ctx.run.cloud.network.set_profile, port.port)
             with self.writing(ctx, "name the providers of {port}", port):
                 if back:
-                    port_profiles.put_back(port, write)
+                    port_profiles.write_recorded(port, write)
                 else:
                     write(port_profiles.claimed(port, ctx.destination.request))
         return len(ports)

@@ -17,7 +17,7 @@ from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.stands import Leaves, Side
 from droveway.flows.step import Where
 from droveway.flows.steps import overtaken, ports, volumes
-from droveway.flows.steps.attached import names
+from droveway.flows.steps.attached import ids
 from droveway.flows.steps.hosts import clearing, confirming, host, redefining, starting
 from droveway.flows.steps.hosts.command import describe
 from droveway.flows.steps.hosts.host import CheckDestination, SetAside
@@ -65,13 +65,13 @@ def on_destination(ctx: Context) -> dict[str, Any]:
     if overtaken.was_adopted(ctx.run):
         # The revert may have stopped it before the journal was put back.
         guest["running"] = before(ctx.move).powered_on
-    return {"destination": guest, "attached": names(ctx)}
+    return {"destination": guest, "attached": ids(ctx)}
 
 
 def stopped_on_destination(ctx: Context) -> dict[str, Any]:
     """Return what `on_destination` does, for a guest that the revert has stopped by now."""
     guest = {"running": before(ctx.move).powered_on, "definition": ""}
-    return {"destination": guest, "attached": names(ctx)}
+    return {"destination": guest, "attached": ids(ctx)}
 
 
 class ReservePorts(ports.ReservePorts):
@@ -100,7 +100,7 @@ class StopGuest(host.StopGuest):
 
     def attached_before(self, ctx: Context) -> list[str]:
         """Return what was attached when the revert began, or now, if an older release began it without that record."""
-        return list(ctx.inputs["source_check"].get("attached") or names(ctx))
+        return list(ctx.inputs["source_check"].get("attached") or ids(ctx))
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Stop the guest only if it still has this move's mark and the server does not live on the host."""

@@ -85,9 +85,9 @@ def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
     The rows are those of the cell that the server lives in, or of ``cell``, where a move between cells writes the other
     copy.
 
-    Raises Evacuated when Nova has evacuated the server.  Raises ServerDeleted when the server is gone.  While somebody
-    deletes the server, a step of a forward flow up to the point of no return raises ServerDeleted too.  An undo, a
-    later step, a confirm and a revert write all the same: the delete waits for them.
+    Raises Evacuated when Nova has evacuated the server, but not in an undo.  Raises ServerDeleted when the server is
+    gone.  While somebody deletes the server, a step of a forward flow up to the point of no return raises ServerDeleted
+    too.  An undo, a later step, a confirm and a revert write all the same: the delete waits for them.
     """
     move = ctx.move
     deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server

@@ -155,8 +155,8 @@ def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
         bound = others.source_refusal or bound
     named = [ctx.move.dest_cell] if ctx.move.dest_cell else [name for name in cells.names() if name != source]
     owing = ctx.run.owing_cells()
-    away = {name: bound or owing.get(name) or _standing(ctx, name) for name in named}
-    return found | away if others is not None else away
+    across_cells = {name: bound or owing.get(name) or _standing(ctx, name) for name in named}
+    return found | across_cells if others is not None else across_cells
 
 
 def _standing(ctx: Context, cell: str) -> str:

@@ -51,10 +51,12 @@ class ChooseSourceHost(Step):
         kept = Destination(chosen.cell, chosen.host, chosen.node, chosen.provider, chosen.request)
         held: Any = ctx.run.cloud.placement.allocations(ctx.move.id).allocations
         if held == resources_of(chosen.request):
+            # The migration holds this host already.  What it held on the source is told by the record.
             with ctx.run.cells.database(ctx.move.source_cell).read() as session:
                 source = str(compute_node(session, ctx.move.source_host).uuid)
             of_flavor = amounts(objects.flavor_data(record.old_flavor), boot_from_volume=record.boot_from_volume)
             held = {source: of_flavor, **held_by_ports(record)}
+        # The journal numbers these hosts -1, -2 and so on.  ``before`` is how many of them come before this one.
         number = {"first": 1, "before": -chosen.attempt - 1, "held": {each: dict(held[each]) for each in held}}
         return {**Selection([kept], {}).as_dict(), **number}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from droveway.clients.network import DEVICE_KEYS
@@ -67,7 +68,11 @@ class BindPorts(Step):
 def _bind(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     with attached.writing_port(ctx, f"bind {port.port} to {host}", port.port):
         network = ctx.run.cloud.network
-        port_profiles.bind(ctx, port, host, lambda to: network.bind(port.port, host, profile=to, device_owner=owner))
+
+        def write(profile: Mapping[str, Any]) -> None:
+            network.bind(port.port, host, profile=profile, device_owner=owner)
+
+        port_profiles.bind(ctx, port, host, write)
 
 
 def _unbind(ctx: Context, port: AttachedPort) -> None:

@@ -1,4 +1,4 @@
-"""The steps that a worker carries out: what decides which command a step sends to the worker of a host.
+"""The steps that have a host's worker carry out a command; they decide which worker gets which command.
 
 What the worker does with the command is in ``workers/actions``.
 """

@@ -71,12 +71,13 @@ class HostStep(Step):
     def undo(self, ctx: Context) -> None:
         """Command the worker to undo the action, or record that the host owes the undo.
 
-        The host owes the undo in these cases:
+        The host owes the undo if it is declared down.  The host that the flow leads to also owes it, if no guest was
+        ever started there, in these cases:
 
-        * The host is declared down.
-        * The host is the destination, no guest was ever started there, and its worker is away.
-        * The host is the destination, no guest was ever started there, and its instances directory, which the source
-          does not share, is away.
+        * Its worker is away.
+        * Its instances directory is away, and the source does not share that directory.
+
+        The flow leads to the destination, or to the host that takes a dead source's place.
 
         If the host still owed the action itself, it never carried the action out.  Then that debt becomes void, and the
         host does not owe the undo.

@@ -67,7 +67,7 @@ class CheckDestinationCopy(HostStep):
             return {"running": False, "declared_down": self.host(ctx)}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Record whether the destination's copy is whole: only then is what the source still holds deleted."""
+        """Record whether the destination's copy is whole: if not, what the source still holds stays."""
         try:
             return outcome.noted(**(self.perform(ctx) or {}), proved=True)
         except StepError as error:
@@ -94,7 +94,7 @@ class CheckSource(HostStep):
         """Have the source check what it set aside.
 
         Nothing is checked for a server that was deleted meanwhile.  A confirm also goes on where the source is declared
-        down, and discards its disks later: the server runs on the other host, whose copy was proved whole.
+        down, and discards its disks later: the server lives on the other host.
         """
         if is_deleted(ctx):
             return dict(GONE)

@@ -69,8 +69,9 @@ class CopyDisks(HostStep):
     def undo_evacuated(self, ctx: Context) -> None:
         """Delete the copy once the source has shown the disks from which it was made.
 
-        If the source does not show them, the copy is renamed, and the destination owes its deletion.  In a directory
-        that both hosts share the copy stays: Nova may have started the server from it.
+        If the source does not show them, a copy that was proved whole is renamed, and the destination owes its
+        deletion.  A copy that was never proved whole is deleted all the same.  In a directory that both hosts share the
+        copy stays: Nova may have started the server from it.
         """
         if same_directory(ctx) or lives_on(ctx, self.host(ctx)):
             return

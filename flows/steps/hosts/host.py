@@ -14,7 +14,7 @@ from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Where
-from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
+from droveway.flows.steps.attached import ids, ids_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.hosts import clearing, kept_copies, redefining, starting
 from droveway.flows.steps.hosts.command import (
     OWED,
@@ -30,7 +30,7 @@ from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.debts import RENAME
 from droveway.wire import commands
 
-NOTHING: Final = commands.Connections(volumes=[], ports=[])
+_NO_CONNECTIONS: Final = commands.Connections(volumes=[], ports=[])
 
 
 class CheckDestination(HostStep):
@@ -42,7 +42,7 @@ class CheckDestination(HostStep):
     gives = "destination_check"
 
     def details(self, ctx: Context) -> commands.CheckDestination:
-        """Describe the guest as it is now, and the sizes that it will have."""
+        """Describe the guest as it was before the move, and the sizes that it will have."""
         record, flavor = before(ctx.move), new_flavor(ctx)
         wanted = sum(disk.allocated for disk in record.guest.disks)
         return commands.CheckDestination(
@@ -114,7 +114,7 @@ class StopGuest(HostStep):
             self._leave_off(ctx)
             return
         if self._is_off_and_changed(ctx):
-            # A volume or port may have been detached while the host connected it again.
+            # The guest could not start with a volume or port that was detached while the host connected it again.
             redefining.disconnect_gone(ctx, self.host(ctx))
             self.redefine(ctx)
         if not self.ran(ctx):
@@ -141,12 +141,12 @@ class StopGuest(HostStep):
                 raise
 
     def _is_off_and_changed(self, ctx: Context) -> bool:
-        changed = self.attached_before(ctx) != names(ctx)
+        changed = self.attached_before(ctx) != ids(ctx)
         return changed and not describe(ctx, self.host(ctx), part="own").running
 
     def attached_before(self, ctx: Context) -> list[str]:
         """Return the ids of the volumes and ports that the guest is defined with."""
-        return names_before(ctx)
+        return ids_before(ctx)
 
     def redefine(self, ctx: Context) -> None:
         """Define the guest, which is off, with what is attached by now."""
@@ -203,7 +203,9 @@ class ReleaseSource(HostStep):
 
         For a deleted server nothing is connected; the command only ends a disconnect that is still under way.
         """
-        return NOTHING if is_deleted(ctx) else commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+        if is_deleted(ctx):
+            return _NO_CONNECTIONS
+        return commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
 
 class ReleaseDestination(ReleaseSource):
@@ -359,7 +361,7 @@ class StartGuest(HostStep):
         raise kind(f"host {host} is declared down, so no guest is started there", code="not-begun", host=host)
 
     def may_have_begun(self, ctx: Context) -> bool:
-        """Tell whether the guest may have been started: not if the host shows no start since its definition."""
+        """Tell whether the guest may have been started: not if `starting.require_never_started` finds no start."""
         try:
             starting.require_never_started(ctx, self.host(ctx), self.defined_by)
         except StepError:
@@ -455,7 +457,8 @@ class DiscardDestination(HostStep):
     def details(self, ctx: Context) -> commands.DiscardDestination:
         """Say whether both hosts share the directory.
 
-        There the destination's copy was renamed to make room for the server's own disks, and only it is deleted.
+        In a shared directory the destination's copy was renamed to make room for the server's own disks, and only that
+        copy is deleted.
         """
         return commands.DiscardDestination(same_directory=same_directory(ctx))
 

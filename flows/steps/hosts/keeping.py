@@ -1,4 +1,4 @@
-"""Defines the step with which a confirm takes the move's mark off the destination's disks and guest."""
+"""Defines the step that takes the move's mark off disks and guest once they stay for good, as after a confirm."""
 
 from __future__ import annotations
 

@@ -50,9 +50,10 @@ def disconnect_gone(ctx: Context, host: str) -> None:
 
 
 def without_gone(ctx: Context, host: str, redefine: Callable[[Context], None]) -> None:
-    """Disconnect what was detached since the guest was defined, and define it again with ``redefine``.
+    """Disconnect what was detached since before the move, and define the guest again with ``redefine``.
 
-    Nova did not tell this host to detach it, since the server's rows named the other host then.
+    Nova did not tell this host of the detach, since the server's rows named the other host then.  Nothing is done if
+    the guest runs.
     """
     if ctx.same_host or is_deleted(ctx):
         return

@@ -150,7 +150,8 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
     """Raise StepError (``start-unknown``) when the host has started the guest since step ``defined_by`` defined it.
 
     The host counts the starts of a guest.  That count is compared with the one in the result of step ``defined_by``.
-    The worker's own journal is no proof: the worker may have lost its journal after the start.
+    The worker's own journal is no proof: the worker may have lost its journal after the start.  Raises nothing where
+    there is nothing to compare: the journal lacks the earlier count, or the host has no guest defined.
     """
     told = sa.select(MoveStep.result).where(
         MoveStep.flow_uuid == ctx.run.flow_uuid,
@@ -216,7 +217,10 @@ def _require_hidden(ctx: Context) -> None:
 
 
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
-    """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
+    """Raise StepError (``evacuated``) when Nova has evacuated the server, by what the transaction of ``rows`` reads.
+
+    Where `cell_rows` has read the move's migration, it has looked for an evacuation already.
+    """
     row, name = rows.instance, ctx.move.server_name
     if rows.found_migration is None and evacuation.has_come(ctx, rows.session, row.task_state):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

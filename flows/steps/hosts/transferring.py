@@ -96,9 +96,9 @@ class CopyDisks(copying.CopyDisks):
 
         A server without disks gets an empty directory, for which the source is not asked.
         """
-        apart = not (has_disks(ctx) or same_directory(ctx))
-        copied = self._download(ctx) if apart or goes_by_image(ctx) else super().perform(ctx)
-        if apart:
+        empty = not (has_disks(ctx) or same_directory(ctx))
+        copied = self._download(ctx) if empty or goes_by_image(ctx) else super().perform(ctx)
+        if empty:
             return {**(copied or {}), "variant": "volume"}
         if is_uploaded(ctx):
             self._remove_flattened(ctx)

@@ -360,7 +360,7 @@ class FinishRecords(forward.FinishRecords):
 
     debt_when_gone = debts.FINISH
 
-    def expected_vm_state(self, ctx: Context) -> Any:  # noqa: ARG002 - either is
+    def expected_vm_state(self, ctx: Context) -> Any:  # noqa: ARG002 - the same for every server
         """Return the vm_states that the copy may have: the user may have stopped the server since the copy was made."""
         return AT_REST
 

@@ -62,7 +62,7 @@ class CheckSourceRecords(Step):
         """
         source, target = ctx.move.source_cell, ctx.destination.cell
         confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
-        if confirms and not other_copy.stands(ctx, source, target):
+        if confirms and not other_copy.has_copy(ctx, source, target):
             # The journal was put back, and does not know that this confirm has removed the copy already.
             return {}
         with cell_rows(ctx, source) as rows:
@@ -240,7 +240,7 @@ class HideTarget(Step):
         chosen = ctx.destination
         if ctx.must_go_on:
             other_copy.carry(ctx, chosen.cell, ctx.move.source_cell)
-        if ctx.run.is_behind() and not other_copy.stands(ctx, chosen.cell, ctx.move.source_cell):
+        if ctx.run.is_behind() and not other_copy.has_copy(ctx, chosen.cell, ctx.move.source_cell):
             return {}
         reserved = reserved_on(ctx, chosen.host)
         with claimed_rows(ctx, chosen.cell) as rows:

@@ -68,7 +68,7 @@ class _AtHome(HostStep):
 
     def host(self, ctx: Context) -> str:
         """Name the host that the server was on when its delete began."""
-        return homes.before(ctx)
+        return homes.first_host(ctx)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Command each host's worker.

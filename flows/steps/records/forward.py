@@ -331,7 +331,7 @@ _FINISHING: Final = ("connect_destination", "define_guest")
 
 
 class MarkMigrating(Step):
-    """Says in Nova's rows that the guest is off, before it is, so that no nova-compute that restarts starts it."""
+    """Says in Nova's rows that the guest is off, before it is: else a nova-compute that restarts would start it."""
 
     does = "mark the guest as about to be shut down"
     undoes = "mark the migration as preparing again"

@@ -68,11 +68,8 @@ class Homes:
         return [*self.others, *([self.now] if self.now else [])]
 
 
-def before(ctx: Context) -> str:
-    """Name the host that the server was on when the delete began, by its row, or by the journal if that was gone.
-
-    `droveway.flows.before.before` is another function: it returns the record of the whole server before the move.
-    """
+def first_host(ctx: Context) -> str:
+    """Name the host that the server was on when the delete began, by its row, or by the journal if that was gone."""
     noted = ctx.inputs.get("home") or next(_results(ctx, "mark_deleting"), {})
     if (host := noted.get("host")) is not None:
         return str(host)
@@ -86,7 +83,7 @@ def hold(ctx: Context) -> Homes:
     Raises StepError (``being-evacuated``) while Nova evacuates the server.  If a person retries the move after that
     error, the server is deleted all the same, as by Nova's own delete: the evacuation ends once it sees the task_state.
     """
-    was, move = before(ctx), ctx.move
+    was, move = first_host(ctx), ctx.move
     with ctx.run.journal.read() as session:
         known = moves.home(session, move)
     with ctx.run.cells.database(ctx.cell).read() as session:
@@ -107,8 +104,8 @@ def require_no_evacuation(ctx: Context, row: Instance) -> None:
         name = ctx.move.server_name
         raise StepError(
             f"Nova evacuates server {name} from {row.host or 'no host'} (task {row.task_state}), so it is not deleted "
-            f"yet: once that is over, or to have it deleted all the same:  droveway move retry "
-            f"{ctx.move.id[:SHORT]}",
+            "yet: when the evacuation is over, or to delete the server all the same, run "
+            f"droveway move retry {ctx.move.id[:SHORT]}",
             code=UNDER_WAY,
         )
 
@@ -128,7 +125,7 @@ def cleared(ctx: Context) -> set[str]:
 
     An older release recorded none: then it is the host that the server was on when the delete began.
     """
-    return {before(ctx), *(host for result in _results(ctx, "remove_guest") for host in result.get(HOSTS, ()))}
+    return {first_host(ctx), *(host for result in _results(ctx, "remove_guest") for host in result.get(HOSTS, ()))}
 
 
 def commanded_hosts(cells: Cells, move: Move) -> set[str]:
@@ -153,12 +150,12 @@ def _mark(ctx: Context) -> str:
         with run.cells.transaction(ctx.cell, move.server, run.epoch) as session:
             row = _locked(session, move.server)
             if row is None:
-                return before(ctx)
+                return first_host(ctx)
             require_no_evacuation(ctx, row)
             compare_and_swap(session, row, task_state=(OneOf((row.task_state,)), TaskState.DELETING))
             return row.host or ""
     except ServerDeleted:
-        return before(ctx)
+        return first_host(ctx)
 
 
 def _locked(session: orm.Session, server: str) -> Instance | None:

@@ -94,11 +94,11 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
     )
 
 
-def stands(ctx: Context, cell: str, other: str) -> bool:
-    """Tell whether a copy of the server's rows is in the cell; raise StepError if that copy may have been the last one.
+def has_copy(ctx: Context, cell: str, other: str) -> bool:
+    """Tell whether the cell has a copy of the server's rows.
 
     Raises StepError (``last-copy``) where the cell has no copy and the server is not safely in the ``other`` cell
-    either.  The function has nothing to do with `droveway.flows.stands`, which says what a copy's values are.
+    either.
     """
     if ctx.run.cells.has(cell, ctx.move.server):
         return True
@@ -122,7 +122,7 @@ def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False)
             raise Fenced(f"epoch {ctx.run.epoch} no longer stands for server {ctx.move.server} in cell {cell}")
         return
     what = "soft-deleted" if found.deleted else "hidden" if found.hidden else "visible"
-    whose = f" of move {found.move}" if found.move else ""
+    whose = f" and marked by move {found.move}" if found.move else ""
     raise StepError(
         f"cell {cell} has rows of server {ctx.move.server_name} already, {what}{whose}, which this move did not make: "
         "droveway audit says what they are and how they go",

@@ -58,7 +58,8 @@ class RecordBefore(forward.RecordBefore):
     def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:
         """Describe the guest with the definition that it had when this tool shelved it, and the disk of its image.
 
-        The definition is empty for a server that Nova shelved.
+        The definition is that of the shelve that made the image, and empty if Nova made the image.  A server whose root
+        disk is a volume has no image: it gets the definition of this tool's last shelve, if there was one.
         """
         disks = []
         if image is not None:
