@@ -9,5 +9,6 @@
 - A *site* is where moves run.  It is either an *installation*, whose daemons run the moves, or a *lab*: a small cloud
   in one directory, whose commands run the moves themselves.
 
-`docs/glossary.rst` in the repository has all words.  The first lines of ``conductor`` have those of its own.
+`docs/glossary.rst` in the repository explains the words that all packages use.  The first lines of ``conductor`` and
+those of ``keeper`` explain the words that only these packages use.
 """

@@ -63,9 +63,9 @@ def conductor(
 ) -> Conductor:
     """Start a conductor over a session of its own; ``name`` must be new for each.
 
-    A conductor does not start when a worker has seen a higher epoch than the journal can have given.  Workers of
-    ``ignored`` hosts are not asked.  What the journal recorded of moves is mirrored in ``records``, by default in
-    ZooKeeper.  Tests inject faults with ``probe``, which flows call before and after each step.
+    What the journal recorded of moves is mirrored in ``records``, by default in ZooKeeper.  Tests inject faults with
+    ``probe``, which flows call before and after each step.  ``ignored`` is as in
+    `droveway.engines.conductor.incarnation.begin`.  Raises as that function does.
     """
     conf = site.conf
     resources = Resources(
@@ -139,7 +139,9 @@ def _declared(site: Parts) -> frozenset[str]:
                 found |= declared.down(session)
         except (exc.OperationalError, exc.InterfaceError) as error:
             LOG.info(
-                "Nobody can say which hosts of a cell are declared down: %s", absence(error) or type(error).__name__
+                "Nobody can say which hosts of cell %s are declared down: %s",
+                name,
+                absence(error) or type(error).__name__,
             )
     return found
 

@@ -145,7 +145,8 @@ def nowhere(move_id: str, down: list[str]) -> str:
 def lives_in(run: Run, graph: Graph, mapped: str) -> str:
     """Name the cell whose rows of the server count: usually ``mapped``, the one that the server is mapped to.
 
-    The rows in the other cell of the move can only count if the mapped cell alone is declared down.
+    The rows in the other cell of the move can only count if the mapped cell alone is declared down, and the flow is
+    neither a confirm nor a delete.  Then these rules hold:
 
     - If the server is mapped to the target cell, the rows in the source cell count.  There is one exception: after an
       unshelve has started the guest in the target cell, the rows in the target cell count.
@@ -188,7 +189,8 @@ def _was_done(run: Run, step: str) -> bool:
 def is_declared_down(cells: Cells, move: Move, kind: str, host: str) -> bool:
     """Tell whether a person declared the move's host down.
 
-    False for a host of a cell that is away, if the move is between cells; otherwise raises what the driver raises.
+    If the host's cell is away, a flow whose kind crosses cells gets False.  For a flow of any other kind, this raises
+    what the driver raises.
     """
     cell = (host == move.dest_host and move.dest_cell) or move.source_cell
     try:

@@ -40,7 +40,10 @@ from droveway.wire import codec
 LOG = logging.getLogger(__name__)
 
 END_OF_FLOW: Final = "end_of_flow"
-"""The point between a flow's stored end and the clearing up after it, by the name under which tests inject a fault."""
+"""Names the point between a flow's stored end and the clearing up after it.
+
+Tests inject a fault there.  A fence that could not be removed there is owed as a step of this name.
+"""
 
 SHORTEST_SHUN: Final = 0.5
 LONGEST_SHUN: Final = 60.0
@@ -162,7 +165,7 @@ class MoveConductor(JobConductor):
             fencing.release(self._resources.journal, posting.move, epoch)
 
     def _claim(self, posting: Posting, job: MoveJob) -> int | None:
-        """Take the next epoch; None when the move is quarantined, which parks it here."""
+        """Take the next epoch; if the move is quarantined, park it and return None."""
         journal = self._resources.journal
         try:
             return fencing.claim(journal, posting.move, self.name, is_lost=lambda: self.has_lost(job))
@@ -179,12 +182,12 @@ class MoveConductor(JobConductor):
         return wanted is not None and not wanted.hold and wanted.state != State.NEEDS_OPERATOR
 
     def _wanted(self, posting: Posting) -> Any:
-        """Read the move's ``hold``, ``state`` and ``server``; None when this is not its flow any more, or has ended."""
+        """Read the move's ``hold``, ``state`` and ``server``; None if the flow has ended or is the move's no more."""
         with self._resources.journal.reading() as connection:
             return connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
 
     def _clear_end(self, posting: Posting) -> None:
-        """Clear up after a flow that ended, when the conductor that ended it died before it did so."""
+        """Clear up after a flow that has ended, if the conductor that ended it died before clearing up."""
         journal = self._resources.journal
         with journal.read() as session:
             ends = moves.unreleased_flows(session)
@@ -200,8 +203,8 @@ class MoveConductor(JobConductor):
             # older conductor's epoch, so that conductor cannot write.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch, posting.flow)
-            followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
-            HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
+            commanded = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
+            HostChannel(self._coordination).remove_flow_nodes({*hosts, *commanded}, ended)
             self._write_tombstone(move, epoch)
             fencing.release(journal, move.id, epoch)
 
@@ -342,10 +345,11 @@ class MoveConductor(JobConductor):
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> set[str]:
-        """Raise the fence in each cell of the move that answers, and return the cells that are not fenced.
+        """Raise the fence in each cell of the move, and return the cells in which it could not be raised.
 
-        The run raises the fence in those as soon as they answer.  Raises what the driver raises when no cell answers:
-        nothing of the move can go on then.
+        A cell that is declared down is one of these, even if its database answers.  The others are away.  The run
+        raises the fence in a cell that was away right before it uses the cell's database.  Raises what the driver
+        raises when no cell could be fenced: nothing of the move can go on then.
         """
         cells = _cells(move)
         unfenced = self._down(move)
@@ -421,7 +425,7 @@ class MoveConductor(JobConductor):
 
 
 class Conductor:
-    """One conductor of a process, run by threads: `start` it, `stop` it, ask whether it is `busy`."""
+    """One conductor, run by threads: `start` it, `stop` it, ask how many flows it runs (`busy`)."""
 
     def __init__(
         self,
@@ -434,7 +438,7 @@ class Conductor:
         reserved: int = 2,
         ignored: Collection[str] = (),
     ) -> None:
-        """``name`` must be new for each process.
+        """``name`` must be new for each conductor.
 
         ``slots`` flows run at a time, and ``reserved`` more if they are urgent (see `Posting.urgent`).
         ``ignored`` is as in `droveway.engines.conductor.incarnation.begin`.
@@ -477,9 +481,9 @@ class Conductor:
         return self._conductor.running()
 
     def rest(self, longest: float) -> None:
-        """Wait until no flow runs any more, at most ``longest`` seconds.
+        """Wait until the last flow that runs is given back, at most ``longest`` seconds.
 
-        Returns at once when all flows were given back since the last call.
+        Returns at once when that has happened since the last call.  While no flow runs, this waits the whole time.
         """
         self._conductor.idle.wait(longest)
         self._conductor.idle.clear()

@@ -1,7 +1,7 @@
 """Writes the history of a move: one row for each run of a step in a direction.
 
-A row is written in the transaction that stores the new state of the step's atom.  An *atom* is what TaskFlow calls a
-step in one flow.
+The row is made before the step acts.  When TaskFlow stores how the step's atom ended, the row's end is written in the
+same transaction.  An *atom* is what TaskFlow calls a step in one flow.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class History:
     ) -> None:
         """Prepare the rows of one flow under one claim.
 
-        ``home`` is the host that the server is on when a delete begins: the destination once the move was confirmed,
-        else the source.  Steps of `Where.HOME` run on it.
+        ``home`` is the host that the server is on when a delete begins, as `droveway.persistence.journal.moves.home`
+        finds it.  Steps of `Where.HOME` run on it.
         """
         self.move_id = move_id
         self.flow_uuid = flow_uuid

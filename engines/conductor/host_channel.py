@@ -48,7 +48,7 @@ from droveway.wire.queries import QUERIES, Held, Page, Query
 LOG = logging.getLogger(__name__)
 
 REFUSED: Final = Once(LOG)
-"""Logs once each what hosts have written that is refused."""
+"""Logs what is refused of what hosts have written, each thing once."""
 
 POLL_EVERY: Final = 0.5
 """Seconds between two looks of a thread that waits and that nothing has woken.
@@ -134,7 +134,7 @@ class HostChannel:
     def post(self, command: Command, fence: Fence) -> LeafWatch:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it.
 
-        Returns the watch on its answer, for `wait`: one call sees that there is none yet and sets the watch.
+        Returns the watch on the command's answer, for `wait`.  It is set by now, unless the answer is there already.
         """
         path = command_path(command.host, command.key)
         answer = self._coordination.watch_leaf(result_path(command.host, command.key))
@@ -195,7 +195,7 @@ class HostChannel:
                 if result is not None:
                     return answers.checked(command, result)
                 if self._refused[key] >= MOST_REFUSED:
-                    return answers.refused(command, command.epoch, f"{MOST_REFUSED} of them were unreadable")
+                    return answers.refused(command, command.epoch, f"{MOST_REFUSED} answers were unreadable")
                 if waited:
                     check()
                 if not up and is_gone():
@@ -236,11 +236,12 @@ class HostChannel:
     def remove_answered(self, answered: Iterable[tuple[str, str]]) -> None:
         """Remove the nodes of answered commands, which are given by host and key.
 
-        They are removed together: a conductor that is killed leaves all of them or none.  What it leaves, the next
-        claim or the flow's end removes.  The progress node is not among them: the worker removes it when it answers,
-        and the flow's end removes one that a killed worker left.
+        They are removed together if all of them exist: a conductor that is killed then leaves all of them or none.
+        What it leaves, the next claim or the flow's end removes.  The progress node is not among them: the worker
+        removes it when it answers, and the flow's end removes one that a killed worker left.
         """
-        # The commands first: a worker that finds a command without an answer would answer it again.
+        # The nodes may have to be deleted one by one.  The commands are deleted first then, because a worker that finds
+        # a command without an answer would answer it again.
         told = list(answered)
         self._coordination.delete_together([path(*each) for path in (command_path, result_path) for each in told])
 

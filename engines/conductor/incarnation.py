@@ -48,7 +48,8 @@ _OTHER: Final = (
 def begin(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> None:
     """Give a new journal its incarnation, and ZooKeeper its mark; a daemon calls this when it starts.
 
-    Raises `Restored` when the mark or a worker knows of a later journal; workers of ``ignored`` hosts are not asked.
+    Raises `Restored` when the mark is ahead of the journal, or belongs to another one.  If there is no mark, a worker
+    that has seen a later epoch than the journal's raises it too; workers of ``ignored`` hosts are not asked.
     """
     with journal.write() as session:
         if _mark(session).incarnation is None:

@@ -61,8 +61,8 @@ class ProgressNote:
                     sa.update(Move)
                     .where(Move.id == self._move)
                     .ordered_values(
-                        # If the amount is the one in the row, progress_at stays as it is.  The amount was then reported
-                        # under an earlier claim already, and is no progress under this one.
+                        # If the amount is the one in the row, progress_at stays as it is.  The amount may have been
+                        # reported under an earlier claim, and would then be no progress under this one.
                         # This column comes first: in MariaDB a later one would compare with the new amount.
                         (
                             Move.progress_at,
@@ -76,6 +76,7 @@ class ProgressNote:
                     .execution_options(synchronize_session=False)
                 )
         except WriteFailed as error:
-            LOG.debug("How far move %s is could not be kept: %s", self._move, error)  # the next report replaces it
+            # The next report replaces this one.
+            LOG.debug("The progress of move %s could not be written: %s", self._move, error)
             return
         self._kept = reported

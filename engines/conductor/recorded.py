@@ -144,8 +144,12 @@ def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
 
     Returns whether the move's flow has tried another host after the adopted copy of the journal was made.
 
-    What the row says already stays, for the mirror may be older than the journal.  There is one exception: the record
-    of the server before its move is replaced if the mirror says that the server was stopped in the middle of the move.
+    What the row says already stays, for the mirror may be older than the journal.  There are two exceptions:
+
+    - If the mirror has later alternates than the row, the last of them becomes the move's destination, and the row gets
+      the mirror's ``storage``.
+    - If the mirror says that the server was stopped in the middle of the move, the record of the server before its move
+      is replaced.
     """
     if move.before is None or _was_stopped(recorded.before):
         move.before = recorded.before

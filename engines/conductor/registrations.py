@@ -12,7 +12,7 @@ from droveway.wire.codec import decode
 from droveway.wire.commands import Registration
 
 REFUSED: Final = Once(logging.getLogger(__name__))
-"""Logs once each what hosts have written that is refused."""
+"""Logs what is refused of what hosts have written, each thing once."""
 
 
 def workers(coordination: Coordination) -> dict[str, Registration]:

@@ -67,7 +67,7 @@ class Resources:
     cloud: Cloud
     options: MoveOptions = dataclasses.field(default_factory=MoveOptions)
     host_away: float = 30.0
-    """Seconds for which a step before the point of no return waits for a host whose worker is away."""
+    """Seconds for which a command waits for a host whose worker is away; at most the command's own deadline."""
     probe: Probe | None = None
     records: Store | None = None
     """Where what the journal recorded of moves is mirrored; None for ZooKeeper."""
@@ -208,7 +208,7 @@ class MoveRun:
 
         A confirm or revert is not undone for a cancel or a delete: it ends first, and then the server is deleted.
         A flow takes no cancel once a host may have been asked for the step of the point of no return.  The undo of a
-        cancelled flow relies on it that no host was asked for this step, for instance that no guest was started.
+        cancelled flow assumes that no host was asked for this step: for instance, that no guest was started.
         """
         if step == self._no_return:
             self._past_no_return = direction == "execute" and (
@@ -240,7 +240,7 @@ class MoveRun:
         return overtaken.is_behind(self)
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Tell whether an error at this step parks the flow: its journal was put back, and undos lack facts from it."""
+        """Tell whether an error at this step parks the flow: its journal was put back and lacks what the undos need."""
         return overtaken.may_not_turn_back(self, step)
 
     def require_rows_agree(self, ctx: Context) -> None:
@@ -262,7 +262,7 @@ class MoveRun:
         self._leave_when_stopped()
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
-        """Set the move to needs-operator with this error, and raise Parked; a stop or a hold raises Parked alone."""
+        """Set the move to needs-operator with this error, and raise Parked."""
         with self.write() as session:
             self.history.end(session, step, direction, error=error.as_dict())
             moves.park(session, self.move_id, error.error_code, str(error))
@@ -377,7 +377,7 @@ class MoveRun:
         story.tell_debt(self.move_id, f"host {host}", action, step, direction)
 
     def void(self, step: str, *, host: str) -> bool:
-        """Delete the host's debt of this flow's step; True if there was one, so the host never carried the step out."""
+        """Make the host's debt of this flow's step void; True if there was one: the host never carried the step out."""
         with self.write() as session:
             return debts.void(session, move_id=self.move_id, host=host, flow=self.flow_uuid, step=step)
 
@@ -418,7 +418,7 @@ class MoveRun:
             return debts.owing_cells(session, self.server) | down
 
     def owes(self, host: str) -> bool:
-        """Tell whether the host owes an undo of this move already and is still away."""
+        """Tell whether the host has an unpaid debt of this move without a date, and is still away."""
         with self.journal.read() as session:
             return debts.outstanding(session, self.move_id, host) and host not in self.workers()
 
@@ -499,7 +499,7 @@ class MoveRun:
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the step's run in ZooKeeper before the step acts; raises Parked when the journal has lost a marked run.
 
-        While ZooKeeper is away it waits as `_await_session` does: nothing of the step has begun yet.
+        While ZooKeeper is away, this waits as `_await_session` does: no host is asked before the mark stands.
         """
         why: str | None = None
         while why is None:
@@ -569,7 +569,7 @@ class MoveRun:
             self._detach(f"move {self.move_id[:8]} is held: droveway move resume {self.move_id[:8]}")
         if self._cancellable and (pending.cancel_requested or pending.delete_requested):
             if self.went_on("stop_guest"):
-                return
+                return  # the journal was put back: before any undo, the flow comes to where the move really was
             # Once the undo runs, everything in it must go on.
             self._cancellable = False
             raise Cancelled("the server was deleted" if pending.delete_requested else "the move was cancelled")

@@ -213,9 +213,10 @@ class StepCommands:
             self._withdrawn.add(sequence)
 
     def _host_fault(self, host: str, code: str, message: str, *, past_no_return: bool) -> StepError:
-        """Return the error that a host's silence means.
+        """Return the error for a host that gave no answer, or no valid one.
 
-        Silence proves nothing.  So past the point of no return the error does not let the flow try an alternate.
+        This does not prove what the host did.  So past the point of no return the error does not let the flow try an
+        alternate.
         """
         destination = host == self._run.alternate_host() and not past_no_return
         return (DestinationFault if destination else StepError)(message, code=code, host=host)

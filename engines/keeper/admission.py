@@ -42,7 +42,7 @@ Racks = Mapping[str, Collection[str]]
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """How many moves may run in a place of each kind; 0: no limit."""
+    """How many moves may run in a place of each kind; 0 means no limit for a host, a cell and a rack."""
 
     running: int = 16
     host: int = 0
@@ -50,7 +50,7 @@ class Limits:
     rack: int = 0
 
     def of(self, place: Place) -> int:
-        """Return the limit of the place; 0: none."""
+        """Return the limit of the place; 0 means no limit."""
         return self.running if place.kind is Kind.ALL else int(getattr(self, place.kind))
 
 

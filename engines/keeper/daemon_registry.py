@@ -113,7 +113,7 @@ class DaemonRegistry:
         return incarnation.believed(found.values(), self._given)
 
     def _run(self) -> None:
-        outage = Outage(LOG, "What is known of the daemons is not written")
+        outage = Outage(LOG, "The journal's rows of daemons wait for ZooKeeper or a database")
         while not self._wakeup.wait(POLL_EVERY):
             self._last_tick = time.monotonic()
             with one_round(outage, LOG, "A round of the daemon registry failed"):

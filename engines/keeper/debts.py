@@ -172,7 +172,8 @@ class Collector:
         why = cells.pay(owed, epoch)
         if why is not None:
             self._tried |= {debt.id: time.monotonic() + TRY_AGAIN for debt in owed}
-            LOG.warning("What cell %s owes for move %s could not be paid: %s", owed[0].cell, move_id[:SHORT], why)
+            named = " or ".join(sorted({str(debt.cell) for debt in owed}))
+            LOG.warning("A debt of cell %s for move %s could not be paid: %s", named, move_id[:SHORT], why)
         self._write_tombstone(move_id, epoch)
         fencing.release(self._journal, move_id, epoch)
 

@@ -5,8 +5,8 @@ the move's last claim, and only while that epoch stands.  As soon as somebody cl
 worker drops the question.
 
 Its key says everything about it, so that a keeper that starts goes on with what another one asked.  In the key the flow
-is ``health-MOVE``, and the attempt is the time of the question: seconds since 1970 by the database's clock.  A question
-changes nothing, so any number of keepers may ask, and any of them may take the answer.
+is ``health-MOVE``, and the sequence is the time of the question, in seconds since 1970 by the database's clock.  A
+question changes nothing, so any number of keepers may ask, and any of them may take the answer.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class HealthChecks:
         """The hosts where questions may stand; None when another keeper's may be on any host."""
 
     def collect(self, waiting: Iterable[Waiting], now: dt.datetime) -> bool:
-        """Store each answer that has come in the journal; remove its nodes, and each question that nobody needs.
+        """Write each answer into the journal and remove its nodes; remove each question that nobody needs.
 
-        ``waiting`` are all moves that wait for verification at ``now``.  True when one of them has an answer now.
+        ``waiting`` are all moves that wait for verification at ``now``.  True when a question about one of them is
+        over: its answer has come, readable or not, or the time for the answer has passed.
         """
         destinations = {each.move: each.destination for each in waiting if each.policy == HEALTHY and each.destination}
         wanted = set(destinations.values())

@@ -1,8 +1,8 @@
 """The keeper: offers on the board what may run now and acts when deadlines pass.
 
-Every conductor runs one, and the one that leads decides.  It decides by pure functions over a snapshot.  What it
-does then is either to make a node that can be made only once, or a compare-and-swap of a row.  So two that lead at once
-do no harm, and what one of them misses, the next round finds.
+Every conductor runs one, and the one that leads decides.  It decides by pure functions over a snapshot.  Then it makes
+nodes that can be made only once, removes nodes, and writes rows by compare-and-swap.  So two that lead at once do no
+harm, and what one of them misses, the next round finds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ROUND: Final = 1.0
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One move that has not ended, with all that the keeper decides by."""
+    """One move for which something may have to be done, with all that the keeper decides by."""
 
     move: str
     state: State
@@ -369,7 +369,11 @@ class Keeper:
         return before.keys() != self._left.keys() or any(before[flow] > claimed for flow, claimed in self._left.items())
 
     def _is_filed(self) -> bool:
-        """Tell whether anybody filed a flow since the last call; the next round finds one that was committed late."""
+        """Tell whether a newer flow was filed since the last call.
+
+        A flow that was filed before the newest one, and committed after it, is not noticed here: the next round finds
+        it.
+        """
         with self._journal.reading() as connection:
             before, self._newest = self._newest, open_flows.newest(connection)
         return before != self._newest

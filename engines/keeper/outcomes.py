@@ -151,7 +151,7 @@ def _home(cells: Mapping[str, Database], move: Move) -> str:
 
 
 class Outcomes:
-    """Looks every `EVERY` seconds while this process leads; in a thread, since a cell may not answer for long."""
+    """Looks every `EVERY` seconds while this process leads; in a thread, since a cell may take long to answer."""
 
     def __init__(
         self,
@@ -189,7 +189,9 @@ class Outcomes:
             waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.cell))
         filed = False
         for cell, rows in itertools.groupby(waiting, key=lambda row: str(row.cell)):
-            outage = self._outages.setdefault(cell, Outage(LOG, f"What Nova ended in cell {cell} waits"))
+            outage = self._outages.setdefault(
+                cell, Outage(LOG, f"The look for what Nova ended in cell {cell} waits for a database")
+            )
             with one_round(outage, LOG, f"The look for what Nova ended in cell {cell} failed"):
                 left = list(rows)
                 while chunk := left[:_CHUNK]:

@@ -9,8 +9,8 @@ No policy acts on what nobody can know, none begins a flow that must fail, and n
 - While the destination does not answer, a `healthy` move is neither confirmed nor reverted, not even at its deadline:
   its guest may well run and serve, and a revert needs the destination's proof that the guest is off.
   The same goes for a destination whose worker is of a release that asks guests in another way.
-- While the source or the destination is away, nothing is confirmed or reverted, since both are needed for that.
-  While the source is away, nobody asks how the guest is either.
+- While the source or the destination is away, no policy confirms or reverts, since both are needed for that.
+  While the source is away, nobody asks how the guest is either.  The confirm before a delete needs only the source.
 - While a confirm or revert would be refused to a person, it is refused to the policy.
 
 In these cases the move goes on waiting, and its row says for what (`waits_for`).  What is due is done once that is
@@ -40,9 +40,9 @@ from droveway.printable import SHORT
 
 CHECK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
-"""The largest age of a question to a host whose answer the keeper still acts on.
+"""The keeper acts on an answer only if it asked for that answer at most this long ago.
 
-This time is longer than a host takes to answer, so an answer that came in time is never too old.
+With the default of ``[confirm] probe_timeout`` a host has less time to answer, so an answer in time is not too old.
 """
 
 
@@ -65,7 +65,7 @@ class Waiting:
     since: dt.datetime | None = None
     """When the time until its deadline began; None when what is due need not wait, as for a delete or for `auto`."""
     early: bool = False
-    """Whether only the database's clock has passed the deadline, and by the keeper's own the time is not over."""
+    """Whether the time until its deadline is not over by the keeper's own clock, whatever the database's clock says."""
     refused: str | None = None
     """Why its policy may not confirm or revert it, by the last answer; None when it may."""
 
@@ -150,7 +150,7 @@ def act(
 def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: bool) -> dt.datetime | None:
     """Return when the time until a move's deadline began: ``seconds`` before the deadline.
 
-    None for what is due at once, as a person asked for it: a delete, or the policy `auto`.
+    None where no time has to pass: without a deadline, before a delete, and for the policies `auto` and `manual`.
     """
     if deadline is None or deleting or policy not in (DEADLINE, HEALTHY):
         return None

@@ -39,16 +39,17 @@ def head(
     runnable: Runnable,
     away: Collection[str] = (),
 ) -> list[sa.Row[Any]]:
-    """Read the moves of the queue that there may be room for, without those that need a place known to be full.
+    """Read the moves of the queue that there may be room for.
 
-    A move that no conductor which is up can run is passed over, and takes no room.  So is a move from a cell that is
-    ``away``.
+    Moves that need a place known to be full are left out, except the oldest: room is kept for it.  A move that no
+    conductor which is up can run takes no room.  Nor does a move from a cell that is ``away``.  The list may have such
+    moves too.
     """
 
     def goes(row: sa.Row[Any]) -> bool:
         return runs(row, runnable) and row.source_cell not in away
 
-    # The oldest are read even if their places are full, since room is kept for them.
+    # The oldest is read even if its places are full, since room is kept for it.
     page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
     found = [*page]
     while True:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
 
 _BRINGS_BACK: Final = frozenset({("set_aside", "revert"), ("disconnect", "revert"), ("stop_guest", "revert")})
-"""Debts that give a server back what it had on the host.  All others remove what the server no longer has there.
+"""Debts that give a server back what it had on the host, which is the source in most cases.
 
-They undo steps that go forward.  In most cases the host is the source.
+Each is the undo of a step that goes forward.  Most other debts remove what the server no longer has on the host.
 """
 
 _BRINGS_DESTINATION_BACK: Final = ("restore_disks", "revert")
@@ -70,7 +70,7 @@ def why_void(home: Home, move: Move, host: str, action: str, direction: Directio
     what = (action, direction)
     # If both hosts share a directory, this undo gives the destination its copy back.
     takes_back = what == _BRINGS_DESTINATION_BACK and host == move.dest_host != move.source_host
-    # keep_copy removes the move's marker from the disks and the guest of a confirmed move.  So it is owed only by the
+    # keep_copy takes the move's mark off the disks and the guest of a confirmed move.  So it is owed only by the
     # host where the server lives.
     if takes_back or what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
         if home.gone:

@@ -21,7 +21,7 @@ from droveway.persistence.journal.states import State
 
 LOOPS = (
     "The keeper waits for ZooKeeper or a database",
-    "What is known of the daemons is not written",
+    "The journal's rows of daemons wait for ZooKeeper or a database",
     "The collector of debts waits for ZooKeeper or a database",
 )
 """What the conductor's loops say once a minute while they need ZooKeeper, and it is away."""

@@ -43,10 +43,10 @@ _ENDS: Final = {
     states.REVERTED: "revert",
     states.REVERT_FAILURE: "revert",
 }
-_UNTOLD: Final = frozenset({states.PENDING, states.RUNNING})
-"""Atom states for which no row is made: a step that has not ended has nothing to store."""
-_LASTING: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
-"""Atom states that are stored at once."""
+_WITHOUT_ROW: Final = frozenset({states.PENDING, states.RUNNING})
+"""States in which an atom that has no row gets none: a step that has not ended has nothing to store."""
+_AT_ONCE: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
+"""Atom states that make a transaction at once; for an atom without a row, RUNNING makes only a row of the history."""
 
 _KNOWN_FLOW: Final = sa.select(details.FLOWS).where(details.FLOWS.c.uuid == sa.bindparam("flow"))
 _KNOWN_ATOMS: Final = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == sa.bindparam("flow"))
@@ -171,7 +171,7 @@ class FlowBackend:
                 self._ends[name, _ENDS[state]] = {"at": clocks.now(), **outcome}
                 if "error" not in outcome:
                     self._story.end(name, _ENDS[state], outcome["result"])
-            if state in _LASTING:
+            if state in _AT_ONCE:
                 self._store(name, state)
         self._states[atom_detail.uuid] = state
         return atom_detail
@@ -306,7 +306,9 @@ class FlowBackend:
 
     def _new_atoms(self) -> list[dict[str, Any]]:
         """Return the new rows for atoms that have none."""
-        return [row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] not in _UNTOLD]
+        return [
+            row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] not in _WITHOUT_ROW
+        ]
 
     def _flushed(self) -> None:
         self._unsure = False

@@ -111,7 +111,8 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
     def _on_job_done(self, job: MoveJob, future: Any) -> None:
         """Take the job off the board or give it back, for TaskFlow.
 
-        This is tried again until it works, or until the session has ended, and the claim with it.
+        This is tried again until it works, or until the job or its claim is gone.  A conductor that stops while
+        ZooKeeper is away does not try again: the claim ends with its session.
         """
         try:
             with log_context.of_move(job.posting.move, flow=job.posting.flow):

@@ -1,7 +1,7 @@
 """Runs one flow with TaskFlow's serial engine, without the writes that nobody reads.
 
-It can also take a failed undo up again.  If a flow may have gone further than its journal knows, its undo covers every
-step that may have been done.
+It can also take a failed undo up again.  The undo of a flow covers every step that may have been done, also those that
+the flow has not stored as done.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class LinearSelector(selector.Selector):
 class MoveCompleter(completer.Completer):
     """Undoes a flow when an atom fails, as TaskFlow's own completer does: every atom that is stored as done.
 
-    When the journal was put back from an older copy, more steps may be done than are stored as done.  It undoes those
-    too.
+    More steps may be done than this flow has stored as done: an earlier flow of the move may have done them, or the
+    journal was put back from an older copy.  The completer undoes those too.
     """
 
     def __init__(self, runtime: Any, backend: FlowBackend, may_be_done: Callable[[str], Sequence[str]]) -> None:
@@ -109,7 +109,7 @@ class MoveEngine(SerialActionEngine):
     def __init__(
         self, flow: Any, flow_detail: Any, backend: FlowBackend, *, may_be_done: Callable[[str], Sequence[str]]
     ) -> None:
-        """``may_be_done`` takes the step that failed, and names steps that may be done without the journal knowing."""
+        """``may_be_done`` takes the step that failed, and names steps that may be done but are not stored so."""
         super().__init__(flow, flow_detail, backend, dict(OPTIONS))
         self._store = backend
         self._may_be_done = may_be_done
