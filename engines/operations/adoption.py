@@ -30,8 +30,10 @@ _ADVICE: Final = "droveway audit says what is wrong with it"
 class Memory(abc.ABC):
     """Holds what others than the journal know of its moves.
 
-    In an installation these are ZooKeeper and the workers, in a lab its files.  They are read when this is made, before
-    the journal is read.
+    In an installation the others are ZooKeeper and the workers.  In a lab they are the lab's files.  A subclass reads
+    all of it when an object is made, so before `adopt` reads the journal.
+
+    A *mirror* is a copy of what the journal has recorded of a move (`droveway.engines.conductor.recorded`).
     """
 
     adopted: str
@@ -59,9 +61,10 @@ class Memory(abc.ABC):
 
 
 class OfInstallation(Memory):
-    """Reads what ZooKeeper and workers know of an installation's journal; what cannot be read counts as not there.
+    """Reads what ZooKeeper and workers know of an installation's journal.
 
-    Raises `droveway.errors.CoordinationLost`.
+    A node that cannot be decoded counts as missing.  Raises `droveway.errors.CoordinationLost` when ZooKeeper does not
+    answer.
     """
 
     adopted = "the journal was adopted as it is"
@@ -82,11 +85,11 @@ class OfInstallation(Memory):
         self._coordination = coordination
 
     def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:
-        """Write the mark, and remove the fences and the marks of the moves."""
+        """Delete the nodes with each move's epoch and last step, then write ``mark`` into the journal's node."""
         for move in parked:
             # By the newer journal the move may have ended: a tombstone would refuse every later claim.
             self._coordination.delete(epoch_path(move))
-            # The step that this marks is lost for good; the next step that begins is marked anew.
+            # The step that this node names is lost for good; the next step that begins makes the node anew.
             self._coordination.delete(step_path(move))
         self._coordination.delete(incarnation.MARK)
         incarnation.raise_mark(self._coordination, mark.incarnation, mark.epoch)
@@ -95,9 +98,11 @@ class OfInstallation(Memory):
 def adopt(memory: Memory) -> list[Move]:
     """Park every unfinished move, and begin a new incarnation above every epoch that was seen; return the moves.
 
-    What the journal lacks of its own record of a move is taken from the mirror.  If the mirror shows that the flow
-    went on to another host after the copy was made (``elsewhere``), the flow begins again with its choice of a host.
-    After a crash this can be done once more, with the same result.  Raises what ``memory`` raises.
+    A record that the journal lacks, such as a destination that was tried, is taken from the move's mirror.  If the
+    mirror shows that the flow went on to another host after the copy was made (``elsewhere``), the flow begins again
+    with its choice of a host.  After a crash this can be done once more, with the same result.
+
+    Raises what ``memory`` raises.
     """
     with memory.journal.write() as session:
         epoch, step = _above(session, memory)

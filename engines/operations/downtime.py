@@ -75,8 +75,9 @@ def estimate(
 def _bytes(site: Site, facts: Facts, hosts: tuple[str, str], storage: str, moved: int | None) -> _Bytes:
     """Tell how many bytes are to be sent.
 
-    ``moved`` is their number if it is known, which is so in a lab.  If it is None, the result is the most that the
-    disks of the present flavor can hold.
+    ``moved`` is their number if it is known, which is so in a lab.  If it is None, the result is 0 where the hosts
+    share their storage or the server has no local disks.  Otherwise it is the most that the disks of the present flavor
+    can hold.  Nobody can tell the number if the flavor sets no size of the root disk.
     """
     if storage == "same-host":
         return _Bytes(0, at_most=False, why="no disk is sent; the copy that the host makes for itself is not counted")

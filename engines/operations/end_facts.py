@@ -123,7 +123,7 @@ def quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Databa
 
 
 def flavors(site: Parts, server: catalog.Server) -> dict[str, catalog.Flavor]:
-    """Read the server's own copies of its flavors: those that it has of ``cur``, ``old`` and ``new``."""
+    """Read the server's own copies of its flavors, by slot: ``cur``, ``old`` and ``new``; an empty slot is left out."""
     with site.known_cells[server.cell].read() as session:
         text = session.scalar(
             sa.select(InstanceExtra.flavor).where(InstanceExtra.instance_uuid == server.id, InstanceExtra.deleted == 0)

@@ -49,7 +49,7 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
 
 
 def barred(site: Parts, move: Move) -> dict[str, str]:
-    """Return why a confirm and why a revert of the move would be refused now; without those that would not."""
+    """Return ``confirm`` or ``revert`` → why the move may not end by it now; an end that is possible is left out."""
     why: dict[str, str] = {}
     for kind in kinds.Way:
         try:

@@ -97,7 +97,10 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
 
 
 def _ports(site: Site, server: str) -> tuple[Port, ...]:
-    """Read the server's ports; raises Refused where Neutron does not tell all of them, or lets nobody bind them."""
+    """Read the server's ports.
+
+    Raises Refused where Neutron does not tell all of them, or does not let Droveway's user bind them.
+    """
     network = site.cloud.network
     with _answers_or_refuses():
         found = tuple(network.listed_ports(server))

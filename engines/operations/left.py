@@ -115,9 +115,12 @@ class Left:
     `of` chooses the copy in the cell that the server is mapped to, and `in_cell` the copy in a given cell.
     """
     destination: MoveAttempt | None
-    """The alternate whose host the rows name; None while they name none."""
+    """The attempt whose host the migration names as destination; None while it names none.
+
+    An attempt is a host that was tried: the first destination or an alternate.
+    """
     claimed: MoveAttempt | None
-    """The alternate of which Placement holds something for the move."""
+    """The last attempt for which the step `claim` was done; if there is none, the move's present attempt."""
     books: Books
     new_spec: bool
     """Whether the request spec has the new flavor."""
@@ -128,7 +131,10 @@ class Left:
     returning: MoveAttempt | None = None
     """The host to which a revert has brought the server in the place of a dead source."""
     forward: bool = False
-    """Whether the flow under way is the first of the move: copies that it makes have the move's id in them."""
+    """Whether the flow under way is the first of the move.
+
+    The rows that such a flow makes in another cell have the move's id in them.
+    """
 
     @property
     def between(self) -> bool:

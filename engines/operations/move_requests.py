@@ -61,8 +61,9 @@ def _needs_mending(move: Move | sa.Row[Any]) -> bool:
 def carry(site: Site, move_id: str) -> Move:
     """Have the move carried on until it rests, and return the move as it was then.
 
-    In an installation daemons run the move, and this function waits.  In a lab this function runs it.  The move is not
-    read again afterwards, since somebody else may let it go on at once.
+    In an installation daemons run the move, and this function waits.  Then it returns the move as it saw it at rest.
+    It does not read the move again, since somebody else may let the move go on at once.  In a lab this function runs
+    the move and then reads it.  While another command runs the lab, it waits as in an installation.
     """
     seen: Move
 

@@ -83,7 +83,7 @@ class HostChecks:
 
     @property
     def return_host(self) -> str:
-        """Return the host that a revert brings the server to: the source, or the one in the place of a dead one."""
+        """Return the host that a revert brings the server to: the source, or the host in a dead source's place."""
         if not kinds.of(self.rests.flow.kind).elsewhere:
             return self.move.source_host
         with self._site.journal.read() as session:
@@ -103,7 +103,7 @@ class HostChecks:
         return None if value is None else msgspec.convert(value, type=GuestState)
 
     def show(self, host: str, action: str, details: msgspec.Struct) -> None:
-        """Raise Refused unless the host shows its copy whole; nobody needs one of a deleted server."""
+        """Raise Refused unless the host shows its copy whole.  If the server is deleted, nobody needs the copy."""
         if self.deleted or self.move.delete_requested:
             return
         try:

@@ -12,7 +12,7 @@ from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move
 
 KEPT: Final = ".kept"
-"""What the purge of a kept source adds to its move's id, to have a fence of its own."""
+"""The ending of the name under which the purge of a kept source has its fence; the name begins with the move's id."""
 
 _AT_ONCE: Final = 500
 

@@ -1,4 +1,4 @@
-"""Checks by which way the disks of a move may go into another cell, and tells what is known of it before the move."""
+"""Checks by which way a move's disks may go into another cell, and says before the move what is known of that way."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def asked(site: Parts, transfer: str | None) -> str:
 
 
 def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) -> None:
-    """Raise `droveway.errors.Refused` if the options need something that this move lacks.
+    """Raise `droveway.errors.Refused` if the options ask for something that this move cannot have.
 
-    That is an image service, a move into another cell, or workers that are new enough.
+    An image that is kept, and a transfer by image, need three things: the move leads into another cell, there is an
+    image service, and the pinned protocol level allows uploads.
     """
     crosses = graph.kind_record.crosses_cells
     wanted = asked(site, transfer) if crosses else transfer
@@ -43,7 +44,11 @@ def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) 
 
 
 def way(site: Parts, graph: Graph, storage: str, source: str, destination: str, *, wanted: str) -> tuple[str, str]:
-    """Say by which way the disks would go, as far as is known, and why; no way if none go from cell to cell."""
+    """Return by which way the disks would go, and why.
+
+    If no disk goes from cell to cell, the way is empty.  If only the hosts can tell, it is the way that is ``wanted``.
+    Raises `droveway.errors.Refused` if the disks are to go directly and cannot.
+    """
     if not graph.kind_record.crosses_cells or storage not in ("copy", "unknown"):
         return "", "no disk goes from cell to cell"
     if wanted == transfers.IMAGE:

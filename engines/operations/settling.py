@@ -47,7 +47,8 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     if not reason.strip():
         raise Refused(NO_REASON)
     found = moves.find(session, name)
-    # The claim is locked first, as in every fenced transaction: a conductor is seen here, or waits for the end of this.
+    # The claim is locked first, as in every fenced transaction.  Either a conductor's claim is seen here, or the
+    # conductor waits until this transaction has ended.
     claim = session.scalar(sa.select(Claim).where(Claim.move_id == found.id).with_for_update())
     move = moves.get(session, found.id, lock=True)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
@@ -85,7 +86,9 @@ def resting(session: orm.Session, name: str, step: str) -> Resting:
 def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
     """End the move as cancelled where it rests: nothing of its server is started, brought back or deleted.
 
-    The server's vm_state becomes ERROR, unless Nova or a person has changed its rows since the move's last step.
+    The server's vm_state becomes ERROR if its rows still show the move: by a task_state that moves write, or by the
+    wait for confirm or revert.  If a delete of the server was asked for, the delete follows.
+
     Raises `droveway.errors.Refused` for a move that does not rest, or that rests at another step.
     """
     if not reason.strip():

@@ -131,7 +131,11 @@ def _nodes(site: Site, found: Left) -> dict[str, str]:
 
 
 def _require_row(session: orm.Session, found: Left) -> None:
-    """Raise Refused unless its cell has the server as the journal left it; in mid-flow it may be on either host."""
+    """Raise Refused unless the cell that the server is mapped to has the server as the journal left it.
+
+    In the middle of a flow the server may be on either host.  But while only the source's share is held, the server has
+    to be on the source.
+    """
     move, cell = found.move, found.mapped_cell
     row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
     if row is None:
@@ -174,7 +178,10 @@ def _wanted(site: Site, found: Left, nodes: Mapping[str, str], held: Iterable[Al
 
 
 def _destination(site: Site, found: Left, nodes: Mapping[str, str]) -> Request:
-    """Return what the move claimed; at a rest with what ports ask for now, since their policies may have changed."""
+    """Return what the server should hold on the destination: what the move claimed there.
+
+    At a rest the ports get what they ask for now, since somebody may have changed their policies since the claim.
+    """
     if found.claimed is None:
         node = nodes[found.host_of(Side.DESTINATION)]
         claimed: Request = _request({node: _amounts(found, found.record.new_flavor)})

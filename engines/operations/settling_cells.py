@@ -1,8 +1,9 @@
 """Settles a database that was put back from an older copy: writes what one move had left there, by its journal.
 
-This is done for a move that is at a rest, or parked anywhere.  Hosts are asked first: the guest must run nowhere but
-where the server is to live.  At a rest that host must also show the server's disks whole.  Nothing is started or moved.
-Nothing is deleted but rows in a cell that the server has left.
+This is done for a move that is at a rest, or parked anywhere.  Hosts are asked first, except for Placement: the guest
+must run nowhere but where the server is to live.  At a rest that host must also show the server's disks whole.  Nothing
+is started or moved.  Only two things are deleted: rows in a cell that the server has left, and attachments of the
+server's volumes in whose place another one stands.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ STEP: Final = "settle_cell"
 """What stands for the step in the history's row of such a settlement."""
 
 _KNOWN: Final = frozenset({*left.RESTS, State.NEEDS_OPERATOR, State.DELETING})
-"""The states in which no conductor runs the move.  A move that is held is not run either, whatever its state."""
+"""The states in which a move may be settled; a move that is held may be settled in any state.
+
+`settle` refuses a move all the same while a conductor has claimed it.
+"""
 
 _LEFT_ALONE: Final = (Evacuated.code, "left-as-is")
 """Error codes of moves that ended as they stood, without bringing their server to a known state."""
@@ -125,7 +129,9 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         flow = session.scalars(moves.NEWEST_FLOW, {"move": move.id}).one()
         claim = session.get(Claim, move.id)
     if claim is not None and claim.released_at is None:
-        raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
+        raise Refused(
+            f"conductor {claim.owner} has not given move {short} back and may still be at it: ask again when it has"
+        )
     # What is held in Placement does not depend on what runs where.
     asks = where != PLACEMENT
     with _claimed(site, coordination, move, who, asks=asks) as epoch:
@@ -154,15 +160,16 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
 
 @contextlib.contextmanager
 def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, asks: bool) -> Iterator[int]:
-    """Claim the move, and give it back.
+    """Claim the move while the context lasts, then give it back.
 
-    With ``asks`` hosts are to be asked meanwhile.  If the move has ended, its tombstone is lifted for that time.
+    ``asks``: whether the caller asks hosts under the claim.  If so, and the move has ended, its tombstone is lifted for
+    that time.
     """
     epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
     opens = asks and State(move.state) in ENDED
     try:
         if asks:
-            # The mark is raised before any host is told of the epoch.
+            # The journal's mark in ZooKeeper gets the epoch before any host is told of it: see `incarnation`.
             incarnation.raise_mark(coordination, incarnation.require(coordination, site.journal), epoch)
         if opens:
             fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
@@ -429,7 +436,10 @@ def _place(session: orm.Session, found: Left) -> dict[str, Any]:
 
 
 def _write_traces(session: orm.Session, case: _Case, writing: Writing, migration: cell.Migration | None) -> None:
-    """Write the flavors, the migration context and the old vm_state, which stand while the move needs them."""
+    """Write the flavors, the migration context and the old vm_state.
+
+    The context and the old vm_state are removed if the move does not need them any more.
+    """
     found, server = case.left, case.move.server
     extra, stands = servers.extra_row(session, server), found.stands
     slots = {
@@ -474,7 +484,10 @@ def _write_volumes(session: orm.Session, case: _Case, writing: Writing) -> None:
 
 
 def _write_api(case: _Case, epoch: int) -> list[str]:
-    """Write the request spec, with the flavor that the move has given it, and map the server to its cell."""
+    """Write the request spec, with the flavor that the move had written into it.
+
+    For a move between cells also map the server to the cell where the journal left it.
+    """
     writing, record = Writing(), case.left.record
     wanted = objects.decode(record.request_spec)
     if case.left.new_spec:

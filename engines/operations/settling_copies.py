@@ -103,8 +103,9 @@ def insert(site: Site, found: Left, cell: str, epoch: int) -> list[str]:
         )
         hold(claim, session, site, move, epoch)
     lost = sorted(key for key, value in known(site, move.id).items() if late_writes.values(theirs).get(key) != value)
-    told = [f"instances: the rows of server {move.server_name} were gone, and are those of the other cell"]
-    return [*told, *(f"{key}: what was written since is lost" for key in lost if found.is_mapped)]
+    told = [f"instances: the rows of server {move.server_name} were gone, and are made anew from the other cell's"]
+    why = "the other cell has another value, and what users wrote last is lost"
+    return [*told, *(f"{key}: {why}" for key in lost if found.is_mapped)]
 
 
 def host_of_rows(site: Site, cell: str, server: str) -> set[str]:
@@ -159,13 +160,13 @@ def carry(session: orm.Session, site: Site, found: Left, theirs: copies.Copy) ->
     this one, its value stays.  But this copy was put back, so what users wrote into it last is lost.  The value is
     named as lost.
     """
-    ours, both = copies.read(session, found.move.server), known(site, found.move.id)
+    ours, compared = copies.read(session, found.move.server), known(site, found.move.id)
     new, old = late_writes.values(theirs), late_writes.values(ours)
     takes, told = [], []
     for key in sorted({*new, *old}):
-        if new.get(key) == old.get(key) or old.get(key) == both.get(key):
+        if new.get(key) == old.get(key) or old.get(key) == compared.get(key):
             continue
-        if new.get(key) == both.get(key) or not found.is_mapped:
+        if new.get(key) == compared.get(key) or not found.is_mapped:
             takes.append(key)
             told.append(f"{key}: as the other copy has it")
         else:

@@ -29,7 +29,8 @@ def write(site: Site, found: Left, connectors: Mapping[str, Mapping[str, Any]], 
     """Attach what is not attached as the move left it, and return what was done.
 
     ``runs`` says whether the guest runs.  ``connectors`` has the connector of each host that answered: host →
-    connector.  Raises `droveway.errors.Refused` if the guest runs, and if the host of the volumes did not answer.
+    connector.  Where an attachment is not right, raises `droveway.errors.Refused` if the guest runs, or if the host of
+    the volumes did not answer.
     """
     where, server, writing = found.mapped_cell, found.move.server, Writing()
     host = found.host_of(found.stands.attachments)

@@ -152,7 +152,8 @@ def submit(site: Site, spec: MoveSpec) -> Move:
 def _confirm_seconds(site: Site, spec: MoveSpec) -> int:
     """Return the seconds until the policy's deadline.
 
-    Raises Refused for a deadline that no guest can meet, and for the policy `healthy` when no host may be asked.
+    Raises Refused in three cases: a deadline is given with the policy `manual`; a deadline is too short for the policy
+    `healthy`; no host may be asked whether a guest is healthy.
     """
     conf = site.conf.confirm
     if spec.policy == MANUAL:
@@ -233,10 +234,10 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         reason=spec.reason,
     )
     given = (spec.flavor and catalog.find_flavor(site.api, spec.flavor).id, spec.host)
-    elsewhere = spec.to_cell not in (None, inputs.get("to_cell"))
-    otherwise = spec.transfer not in (None, same.transfer) or (spec.keep_image and not same.keep_image)
-    elsewhere = elsewhere or otherwise
-    if plan.server != server.id or elsewhere or given not in ((None, None), (inputs["flavor"], inputs["host"])):
+    other_cell = spec.to_cell not in (None, inputs.get("to_cell"))
+    other_way = spec.transfer not in (None, same.transfer) or (spec.keep_image and not same.keep_image)
+    differs = plan.server != server.id or other_cell or other_way
+    if differs or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
     now = examine(site, same)
     if (server.host, now.facts.kind, now.places) != (inputs["source"], plan.body["kind"], inputs["destinations"]):

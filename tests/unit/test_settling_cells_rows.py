@@ -433,7 +433,7 @@ def test_the_last_move_of_a_server_alone_says_where_it_is(restored: Restored) ->
 
 def test_who_still_clears_up_is_not_disturbed(restored: Restored) -> None:
     fencing.claim(restored.moving.journal, MOVE, "conductor-1")
-    with pytest.raises(Refused, match="conductor conductor-1 is still clearing up after move"):
+    with pytest.raises(Refused, match="conductor conductor-1 has not given move"):
         restored.settle()
     assert restored.claim().released_at is None
     assert restored.hosts.asked == []
