@@ -36,7 +36,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What a step asks of a host's worker; the name of its node is ``key``."""
 
     key: str
-    """``<flow>.<step>.<direction>.<number>``; the number is the id of the step's row in ``move_steps``."""
+    """``<flow>.<step>.<direction>.<number>[.<part>]``; the number is the id of the step's row in ``move_steps``."""
     host: str
     move: Name
     server: Name
@@ -134,7 +134,7 @@ class GuestState(msgspec.Struct, frozen=True, kw_only=True):
     definition: str
     """The hypervisor's definition of the guest (domain XML or JSON), without secrets; empty when it is not defined."""
     move: Text
-    """The move whose mark the definition carries; empty when Droveway did not make it."""
+    """The move whose mark the definition carries; empty when it carries none."""
     disks: Annotated[list[DiskInfo], msgspec.Meta(max_length=MOST_DISKS)]
     set_aside: bool
     """Whether the host has a directory ``<uuid>_resize``."""
@@ -232,7 +232,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FindStorage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Look for the destination's storage probe in this host's instances directory: a host that sees it shares it."""
+    """Tell whether the destination's storage probe is in this host's instances directory, which both then share."""
 
     probe: str
 
@@ -422,7 +422,7 @@ class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     power_on: bool
     permission: Owner = ""
-    """The permission that the worker gave in `Ready`; empty only in commands of conductors below level 4."""
+    """The permission from `Ready`; empty without ``power_on``, and in commands of conductors below level 4."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):

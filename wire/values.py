@@ -17,7 +17,7 @@ MOST_BYTES: Final = 256 * units.Ki
 """Most bytes of one record; ZooKeeper itself takes four times as many."""
 
 LONGEST_ERROR: Final = 2000
-"""Most characters of one value of an error, which is stored in rows and shown to operators."""
+"""Most characters that are taken of one value of an error, which is stored in rows and shown to operators."""
 
 MOST_DISKS: Final = 256
 """Most disks of one server."""
@@ -35,7 +35,8 @@ HEALTH: Final = "health-"
 """How the key of a health check's command begins.
 
 The key of a command is ``<flow>.<step>.<direction>.<number>``: see `droveway.wire.commands.Command.key`.  A health
-check belongs to no flow, so its key has ``health-<move>`` in the flow's place.
+check belongs to no flow and has no row, so its key has ``health-<move>`` in the flow's place.  In the number's place it
+has the time of the question, in seconds since 1970.
 """
 
 PERMISSION_VOID: Final = "permission-void"
@@ -73,7 +74,10 @@ _UNPRINTABLE: Final = re.compile(rf"(?!{PRINTABLE}).", re.DOTALL)
 
 
 def harmless(text: str) -> str:
-    """Return a host's words as they may be stored and shown: in one line, `printable` and cut at `LONGEST_ERROR`."""
+    """Return a host's words as they may be stored and shown: cut at `LONGEST_ERROR`, in one line and `printable`.
+
+    The result may be longer than `LONGEST_ERROR`: an ellipsis shows a cut, and `printable` puts codes for characters.
+    """
     shown = printable(" ".join(text[:LONGEST_ERROR].split()))
     return shown if len(text) <= LONGEST_ERROR else f"{shown}..."
 
