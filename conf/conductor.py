@@ -44,10 +44,10 @@ OPTS = (
         default=600.0,
         min=1.0,
         max=86400.0,
-        help="Seconds that one run of a step may spend on its requests to Placement, Neutron and Cinder, repeated "
-        "requests included. After that the run has failed, whether the service is silent or answers too slowly. A "
-        "database server that is silent for as long counts as away. Time spent waiting for a worker does not count: "
-        "commands to workers have deadlines of their own.",
+        help="Seconds that one run of a step may spend on its requests to Placement, Neutron, Cinder and Glance, "
+        "repeated requests included. After that the run has failed, whether the service is silent or answers too "
+        "slowly. A database server that is silent for as long counts as away. Time spent waiting for a worker does "
+        "not count: commands to workers have deadlines of their own.",
     ),
     cfg.FloatOpt(
         "plan_rate",
@@ -55,7 +55,7 @@ OPTS = (
         min=0.1,
         max=100000.0,
         help="How many MiB of disks are copied a second, for the downtime that `move plan` estimates. Used only while "
-        "the journal has no move whose disks were copied.",
+        "the journal has no move whose disks were copied in the same way, directly or through the image service.",
     ),
     cfg.FloatOpt(
         "plan_pause",
@@ -64,6 +64,6 @@ OPTS = (
         max=86400.0,
         help="Seconds for which a guest is off in addition to the time that the copy of its disks takes, for the "
         "downtime that `move plan` estimates. Used only while the journal has no move that "
-        "stopped a guest and started it again.",
+        "stopped a guest and started it again. Moves within a cell and moves between cells are looked at apart.",
     ),
 )

@@ -12,7 +12,7 @@ OPTS = (
         default=86400,
         min=1,
         max=31536000,
-        help="Seconds that a move waits for an operator to confirm or revert it, before it is confirmed by itself. It "
+        help="Seconds that a move waits for an operator to confirm or revert it, before Droveway confirms it. It "
         "counts for moves with `--confirm deadline`. `move create --deadline` sets it for one move.",
     ),
     cfg.IntOpt(

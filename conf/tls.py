@@ -9,9 +9,10 @@ GROUP = cfg.OptGroup("tls", "The certificate by which a conductor or a worker is
 OPTS = (
     cfg.StrOpt(
         "certificate",
-        help="The file of its certificate, PEM, with the certificates between it and the authority. One of its "
-        "DNS names is the name by which others connect to this machine; a worker's has to be the host's name as Nova "
-        "knows it. The daemon reads the file for each new connection, so that a renewed certificate needs no restart.",
+        help="The file of the daemon's certificate, PEM, with the certificates between it and the authority. One of "
+        "its DNS names is the name by which others connect to this machine; a worker's has to be the host's name as "
+        "Nova knows it. The daemon reads the file for each new connection, so that a renewed certificate needs no "
+        "restart.",
     ),
     cfg.StrOpt(
         "key",

@@ -39,8 +39,9 @@ OPTS = (
     ),
     cfg.StrOpt(
         "transfer_address",
-        help="NAME:PORT at which other workers reach it, if not the host's name and the port of transfer_listen: "
-        "an address of a network for storage, say. The worker still has to show a certificate for the host's name.",
+        help="NAME:PORT at which other workers reach this worker: an address of a network for storage, say. Not set: "
+        "the host's name and the port of transfer_listen. The worker still has to show a certificate for the host's "
+        "name.",
     ),
     cfg.FloatOpt(
         "transfer_limit",
