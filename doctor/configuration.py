@@ -12,11 +12,11 @@ SUBJECT = "configuration"
 
 
 def check(examined: Examined) -> Iterator[Finding]:
-    """Check that nobody but the file's owner and group can read its passwords."""
+    """Check that nobody but the file's owner and group can read or change its passwords."""
     for file in examined.conf.config_file:
         why = rights.exposed(Path(file))
         yield (
-            Finding(FINE, SUBJECT, f"{file} is kept from others")
+            Finding(FINE, SUBJECT, f"{file} shows no password to others than its owner and group")
             if why is None
             else Finding("configuration-open", SUBJECT, why)
         )

@@ -99,8 +99,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "flow-unknown": Meaning(
         Level.FAILURE,
-        "The journal has running flows that this release does not know. Its conductors leave them to conductors of the "
-        "release that began them.",
+        "The journal has running flows that this release does not know. Conductors of this release leave those flows "
+        "to conductors of the release that began them.",
         "Keep a conductor of the release that began those flows until the flows have ended: droveway move list shows "
         "them.",
     ),
@@ -116,7 +116,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "service-away": Meaning(
         Level.FAILURE,
-        "Placement, Neutron, Cinder or Keystone gave no answer, or refused a request that moves make.",
+        "Placement, Neutron, Cinder, Glance or Keystone gave no answer, or refused a request that moves make.",
         "Read the detail: start the service, or correct its group of the configuration, its user and password.",
     ),
     "extension-missing": Meaning(
@@ -148,14 +148,14 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "worker-other": Meaning(
         Level.WARNING,
         "The worker of a host is of another release than this machine's Droveway.",
-        "Upgrade the older of both, then restart it.",
+        "Upgrade Droveway on the machine that has the older release, then restart the daemons of that machine.",
     ),
     "level-pinned": Meaning(
         Level.WARNING,
-        "All workers know newer commands than conductors send, because the option worker of [upgrade_levels] holds "
-        "conductors back. Requests that need the newer commands are refused.",
-        "Remove the option worker from [upgrade_levels], on every conductor's machine, then: systemctl restart "
-        "droveway-conductor.",
+        "The workers that are up know newer commands than conductors send, because the option worker of "
+        "[upgrade_levels] holds conductors back. Requests that need the newer commands are refused.",
+        "Once no host has an older worker, remove the option worker from [upgrade_levels], on every conductor's "
+        "machine, then: systemctl restart droveway-conductor.",
     ),
     "worker-lacks": Meaning(
         Level.FAILURE,
@@ -185,7 +185,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "nova-confirms": Meaning(
         Level.WARNING,
-        "Nova's resize_confirm_window is set: a periodic task of Nova confirms moves whatever Droveway's policy is.",
+        "Nova's resize_confirm_window is set, or nova.conf cannot be read as a configuration. If the window is set, a "
+        "periodic task of Nova confirms moves whatever Droveway's policy is.",
         "Set resize_confirm_window = 0 in this host's nova.conf and restart nova-compute.",
     ),
 }

@@ -11,7 +11,7 @@ from droveway.errors import DrovewayError
 
 
 def check(examined: Examined) -> Iterator[Finding]:
-    """Ask each service one question that changes nothing, at the microversion that moves use."""
+    """Ask each service what moves ask and what changes nothing, at the microversion that moves use."""
     for group in (each for each in GROUPS if is_named(examined.conf, each)):
         try:
             examined.site.services.require_answer(group)
