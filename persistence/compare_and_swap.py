@@ -1,4 +1,4 @@
-"""Compare-and-swap on one row: every UPDATE names the old value of each column that it changes."""
+"""Compare-and-swap on one row: every UPDATE names the old value of each column that the caller changes."""
 
 from __future__ import annotations
 

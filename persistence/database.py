@@ -68,12 +68,12 @@ _SHORTEST_VALUE: Final = 4
 """The length, in characters, of the shortest value that is removed from a driver's error message.
 
 The values are the password and the options of the database's URL.  A shorter value may be a part of ordinary words, and
-removing it would make the message unreadable.
+removing it would make the message unreadable.  A value that has only digits is not removed, whatever its length.
 """
 
 
 class DatabaseUnusable(DrovewayError):
-    """A database file is missing, corrupt, read-only or of another schema."""
+    """A database cannot be used: its file, URL, driver or schema is not right, or it does not answer."""
 
     code = "database-unusable"
     exit_code = 2
@@ -200,7 +200,10 @@ class Database:
         Raises `DatabaseAway`, which is a `DatabaseUnusable`, when it may answer later.
         """
         if self.dialect == "sqlite" and sa.make_url(self._url).database in (None, "", ":memory:"):
-            raise DatabaseUnusable(f"the database {name} would be gone with its process: name a file in its URL")
+            raise DatabaseUnusable(
+                f"the URL of the database {name} keeps it in memory, where it is lost when the process ends: name a "
+                "file in the URL"
+            )
         try:
             with self.engine.connect():
                 pass
@@ -225,7 +228,8 @@ class Database:
     def _without_values(self, told: str) -> str:
         """Return a driver's message with the URL's password and option values replaced by ``...``.
 
-        A driver quotes these in its messages, and an option may hold a secret that was pasted there.
+        A driver quotes these in its messages, and an option may hold a secret that was pasted there.  `_SHORTEST_VALUE`
+        says which values stay.
         """
         url = sa.make_url(self._url)
         values = [value for each in url.query.values() for value in ([each] if isinstance(each, str) else each)]
@@ -371,7 +375,11 @@ def _socket(connection: Any) -> int:
 
 
 def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
-    """Turn the error of a server that is away or read-only into an OperationalError, whatever its driver raised."""
+    """Return the error that SQLAlchemy is to raise instead of its own; None when its own is right.
+
+    The error of a server that is away or read-only becomes an OperationalError, whatever its driver raised.  `_refusal`
+    decides about all other errors.
+    """
     if (getattr(context.original_exception, "sqlstate", None) or "").startswith(_AWAY):
         # A server turns read-only when another one has become the primary: a new connection leads to that one.
         context.is_disconnect = True
@@ -381,7 +389,7 @@ def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
 
 
 def _name_file(context: sa.ExceptionContext) -> BaseException | None:
-    """Add the database's file to an error, since SQLite does not name it."""
+    """Return what `_refusal` returns, and add the database's file to the error, since SQLite does not name it."""
     error = _refusal(context)
     shown = error or context.sqlalchemy_exception
     if shown is not None and context.engine is not None:

@@ -1,7 +1,7 @@
 """Database connections that give up at the deadline of the step that is running, when their server does not answer.
 
-The drivers' own timeouts are about the network.  A server that is reachable and never answers would be waited for
-without end.
+A server may be reachable and still never answer.  By itself psycopg would wait for such a server without end.  PyMySQL
+would wait for its read timeout, which may be over long after the deadline.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def _psycopg() -> Any:
         def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
             """Wait for the server until the deadline.
 
-            Psycopg waits for its server nowhere else.  It wakes up every tenth of a second, and the deadline is looked
-            at each time.
+            Psycopg waits here for the answer to each statement.  It wakes up every tenth of a second, and the deadline
+            is looked at each time.  While psycopg connects it waits elsewhere: only ``connect_timeout`` bounds that.
             """
             bounded = gen if deadlines.left() is None else self._in_time(gen)
             return super().wait(bounded, *arguments, **options)

@@ -1,9 +1,9 @@
 """Recognises a database that was restored from an older backup, or that belongs to another installation.
 
-The owner of a database does not change, and some counts in it only grow.  Both are written to a *mark*, which is kept
-outside the database.  An installation keeps it in a node of ZooKeeper.  A lab, which is a whole cloud in one directory
-for trials and tests, keeps it in a file.  A database whose owner differs from the mark's, or whose counts are below the
-mark's, is not the one that was used last.
+The owner of a database stays the same, unless ``droveway db adopt`` changes it.  Some counts in the database only grow.
+Both are written to a *mark*, which is kept outside the database.  An installation keeps it in a node of ZooKeeper.  A
+lab, which is a whole cloud in one directory for trials and tests, keeps it in a file.  A database whose owner differs
+from the mark's, or whose counts are below the mark's, is not the one that was used last.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ class Standing(NamedTuple):
     counts: Mapping[str, int]
     """Phrase → count.
 
-    The phrase is put into the error if the database's count is lower than the one that an observer saw.  It has two
-    ``{}``.  The first one becomes the database's count.  The second one becomes the words about the observer with the
-    higher count behind them.  So the phrase ``its last epoch is {}, {}`` becomes ``its last epoch is 5, the worker of
-    host h1 knows of 7``.
+    The phrase is put into the error if an observer saw a higher count than the database has.  It has two ``{}``.  The
+    first one stands for the database's count.  The second one stands for the observer and the count that it saw.  So
+    the phrase ``its last epoch is {}, {}`` becomes ``its last epoch is 5, the worker of host h1 knows of 7``.
     """
 
 
@@ -75,9 +74,9 @@ def contradiction(
 ) -> str:
     """Return an error sentence when a database is not the one that others have ``seen``; empty when it is.
 
-    ``mine`` is what the database holds now.  ``seen`` has a pair for each observer.  First come words about the
-    observer that end where a count follows, such as ``"the worker of host h1 knows of "``.  Then comes what the
-    observer saw.
+    ``mine`` is what the database holds now.  ``seen`` has a pair for each observer: words that name the observer, and
+    what it saw.  In the sentence the words stand right before a count, so they are such as ``"the worker of host h1
+    knows of "``.
 
     If an observer saw another owner, the result is the sentence ``another``.  If an observer saw a higher count, this
     function makes the sentence.  ``what`` names the database in it, and ``newest`` the backup that is to be put back.

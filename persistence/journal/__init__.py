@@ -11,7 +11,8 @@ Nothing here knows Nova's tables.  docs/glossary.rst explains all words; these a
 * A *lab* is a whole cloud in one directory, for trials and tests.
 * A *kind* of flow is resize, migrate, confirm, revert, delete and so on: `kinds.Kind`.
 * A flow is *filed* when its row is written and its move names it: a conductor then claims it.
-* A move is *at rest* when it has no flow to run: it waits for confirm or revert, or for an operator.
+* A move is *at rest* while it waits for confirm or revert, or for an operator.  In the first case it has no flow to
+  run.  In the second case it may have a flow, which is parked.
 * The *keeper* is the part of the leading conductor that admits queued moves and acts on deadlines.  Its *collector*
   settles debts.
 * To *settle* a debt is to do what is owed.  A debt that is *void* or *written off* is settled without being done.

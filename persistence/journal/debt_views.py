@@ -54,10 +54,10 @@ class DebtView:
     due: dt.datetime
     """When the debt may be settled at the earliest; for a kept source, the end of the time for which it is kept."""
     settled: dt.datetime | None
-    """When it was settled or written off."""
+    """When it was settled, written off or made void; None while it is owed."""
 
     is_undo: bool
-    """Whether the host owes the undo of the step, and not the step itself."""
+    """Whether the undo of the step is owed, and not the step itself."""
 
     @property
     def is_kept(self) -> bool:

@@ -161,7 +161,7 @@ def owing_cells(session: orm.Session, server: str) -> dict[str, str]:
 
 
 def of_copies(session: orm.Session, move_id: str) -> list[Debt]:
-    """Return the unsettled debts of cells about the copies that a move made, hid or showed, oldest debt first."""
+    """Return the unsettled debts of cells to hide, show or remove a copy of the move's server, oldest debt first."""
     return list(session.scalars(_OF_COPIES, {"move": move_id}))
 
 
@@ -228,7 +228,7 @@ def owes(session: orm.Session, move_id: str, host: str, action: str) -> bool:
 
 def owing(session: orm.Session) -> dict[str, str]:
     """Return each host that has an unsettled debt without a date, with the reason why it takes no servers."""
-    why = "it still owes what is to be undone there: droveway debt list --host {host}"
+    why = "it still owes a clean-up: droveway debt list --host {host}"
     return {host: why.format(host=host) for host in session.scalars(_OWING)}
 
 

@@ -61,7 +61,10 @@ class Ending:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Kind:
-    """Holds the facts of one kind; each fact is false or empty unless the kind declares it."""
+    """Holds the facts of one kind.
+
+    A fact that the kind does not declare is false or empty, except `urgent` and `has_migration`, which are true.
+    """
 
     name: str
     past: str
@@ -130,9 +133,9 @@ class Kind:
     migration_type: str = ""
     """The `migration_type` of a move that began with this kind."""
     has_migration: bool = True
-    """Whether a move that began with this kind has a row in Nova's `migrations`.
+    """False for the kinds of shelve and unshelve, whose moves have no row in Nova's `migrations`.
 
-    Without one, only the server's own rows tell how far the move is.
+    Only the server's own rows tell how far such a move is.
     """
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Status of the move's migration → the task_state that the flow gives the server during that status."""

@@ -76,7 +76,11 @@ class Wanted:
     before: dt.datetime | None = None
     """The move was asked for before this moment (naive, UTC)."""
     stuck_before: dt.datetime | None = None
-    """The move is stuck by the rule of `droveway.persistence.journal.stuck.reason`: no progress since this moment."""
+    """The move is stuck by the rule of `droveway.persistence.journal.stuck.reason`.
+
+    By this rule a move is late when it has made no progress since this moment (naive, UTC), or when its deadline was
+    before this moment.
+    """
     older_than: View | None = None
     """The move comes after this one in the list, whose order is newest first."""
 

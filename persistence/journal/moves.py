@@ -265,7 +265,7 @@ def _change_of(columns: frozenset[str], *, ends: bool) -> sa.Update:
 
 
 def begin_flow(session: orm.Session, move: Move, flow: FlowRef) -> str:
-    """File a confirm or revert flow for a move at rest and return the flow's uuid.
+    """File a confirm or revert flow for a move that waits for one, and return the flow's uuid.
 
     A cancel that came too late for the flow before is forgotten: it was not meant for this flow.
     """
@@ -283,10 +283,11 @@ def begin_deletion(session: orm.Session, move_id: str, flow: FlowRef) -> None:
 
 
 def home(session: orm.Session, move: Move) -> str:
-    """Return the host that the server of a move in `DELETING` is on.
+    """Return the host that the server of a move in `DELETING` is on, as far as the journal tells.
 
     That is the destination when the move was confirmed, or when it was an unshelve that is done.  Otherwise it is the
-    source.
+    source.  Two such servers are not on the source, and only Nova's rows tell where they are: one that was shelved is
+    on no host, and one whose revert replaced a dead source is on the host that took its place.
     """
     return move.dest_host if move.dest_host and _is_done(session, move, _STAYS) else move.source_host
 

@@ -1,8 +1,11 @@
 """Queries of the keeper, the part of the leading conductor that admits queued moves and acts on deadlines.
 
 They return the moves that run, those that may have to be acted on now, and as much of the queue as could be admitted.
-A row is a move with the flow that it has to run: ``uuid`` is the flow's, and None for a move at rest.  However long
-the queue is, a query reads only a few rows of an index, except `of_open_moves`, which reads all moves that are open.
+A row is a move with the flow that it has to run: ``uuid`` is the flow's, and None for a move without such a flow, such
+as one that waits for confirm or revert.
+
+Most queries read only a few rows of an index, however long the queue is.  But `of_open_moves` reads all moves that are
+open, `count_older` counts a part of the queue, and `next_ones` reads past the moves that it leaves out.
 
 A queued move is *in line* when it is neither held (``droveway move pause``) nor frozen.
 """
@@ -22,7 +25,7 @@ from droveway.persistence.journal.policy_names import HEALTHY
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
 
-_DECIDED_OVER: Final[tuple[Any, ...]] = (
+_COLUMNS: Final[tuple[Any, ...]] = (
     Move.id,
     Move.state,
     Move.hold,
@@ -47,13 +50,13 @@ _DECIDED_OVER: Final[tuple[Any, ...]] = (
     MoveFlow.created_at,
 )
 _TO_RUN: Final = sa.and_(MoveFlow.uuid == Move.flow_uuid, MoveFlow.ended_at.is_(None))
-_OPEN: Final = OPEN.with_only_columns(*_DECIDED_OVER).outerjoin(MoveFlow, _TO_RUN)
+_OPEN: Final = OPEN.with_only_columns(*_COLUMNS).outerjoin(MoveFlow, _TO_RUN)
 _ACTIVE: Final = frozenset(State) - ENDED - {State.QUEUED, State.NEEDS_OPERATOR}
 _UNDER_WAY: Final = _OPEN.where(
     Move.state.in_(sorted(state.value for state in _ACTIVE)),
     sa.or_(Move.state != State.VERIFYING.value, Move.policy == HEALTHY, Move.deadline <= sa.func.utc_now()),
 )
-_QUEUED: Final = sa.select(*_DECIDED_OVER).join(MoveFlow, _TO_RUN).order_by(Move.created_at, Move.id)
+_QUEUED: Final = sa.select(*_COLUMNS).join(MoveFlow, _TO_RUN).order_by(Move.created_at, Move.id)
 _IN_LINE: Final = sa.and_(Move.state == State.QUEUED.value, Move.hold.is_(False), ~FROZEN)
 
 
@@ -84,7 +87,7 @@ _OLDER: Final = sa.select(sa.func.count()).where(
     _IN_LINE,
     sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
 )
-_LEFT: Final = UNRELEASED_FLOWS.with_only_columns(*_DECIDED_OVER)
+_LEFT: Final = UNRELEASED_FLOWS.with_only_columns(*_COLUMNS)
 _NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
 
 
@@ -94,7 +97,11 @@ def of_open_moves(connection: Executor) -> Sequence[sa.Row[Any]]:
 
 
 def under_way(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """Return the open moves whose flow has begun, and the waiting ones whose confirm policy may have to act now."""
+    """Return the moves that run, and the moves that wait for confirm or revert and whose policy may have to act now.
+
+    Moves that wait for an operator are left out.  A move in `State.DELETING` counts as one that runs, even before its
+    delete flow is filed.
+    """
     return connection.execute(_UNDER_WAY).all()
 
 
@@ -148,6 +155,6 @@ def left(connection: Executor, now: dt.datetime) -> Sequence[sa.Row[Any]]:
 def newest(connection: Executor) -> Any:
     """Return when the newest flow was filed; None when there is none.
 
-    A flow that is committed later may have an older time.
+    A flow gets its time before it is committed.  So a flow that is committed after this call may have an earlier time.
     """
     return connection.scalar(_NEWEST)

@@ -22,7 +22,7 @@ class Wanted:
     hosts: tuple[str, str] | None = None
     """The source and the destination."""
     storage: str | None = None
-    """The variant that was found: copy, shared, same-host or volume."""
+    """How the disks got to the destination: copy, shared, same-host or volume."""
     by_image: bool | None = None
     """Whether the disks went through the image service."""
 

@@ -23,7 +23,7 @@ def purge(
     gone: list[str] | None = None,
     progress: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> dict[str, int]:
-    """Remove the moves that ended more than ``seconds`` ago, and the plans that are older.
+    """Remove the moves that ended, and the plans that were made, more than ``seconds`` ago.
 
     Returns table → number of rows that were removed.  Adds the ids of the removed moves to ``gone``.  Each move is
     removed in a transaction of its own.  A move stays while somebody owes something for it, or while its last claim

@@ -42,10 +42,11 @@ def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = F
 
 
 def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> None:
-    """Ask that the forward flow be undone; ``past_no_return`` names its steps past the point of no return.
+    """Ask that the forward flow be undone.
 
-    A queued move ends at once.  Raises `droveway.errors.Refused` when the move is not in its forward flow, when the
-    flow is past that point, and when the server is being deleted.
+    ``past_no_return`` names the flow's point of no return and the steps after it.  A queued move ends at once.  Raises
+    `droveway.errors.Refused` when the move is not in its forward flow, when the flow has come to one of these steps,
+    and when the server is being deleted.
     """
     state = _effective(move)
     if state not in ENDED and (kinds.of(move.kind).deletes or move.delete_requested):
@@ -55,7 +56,7 @@ def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> 
     if move.step in past_no_return:
         raise Refused(
             f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: "
-            f"wait for it, then droveway move revert {move.id[:SHORT]}"
+            f"wait, and if it then is {State.VERIFYING}, droveway move revert {move.id[:SHORT]}"
         )
     if state is State.QUEUED and move.state == State.QUEUED:
         moves.forgo_flow(session, move)
@@ -66,7 +67,7 @@ def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> 
 
 
 def pause(session: orm.Session, move: Move) -> None:
-    """Hold the move before its next step; raise `droveway.errors.Refused` when it has ended or has no flow to run."""
+    """Hold the move before its next step; raise `droveway.errors.Refused` when it has ended or is at rest."""
     require(move, _GOING_ON, "paused")
     move.hold = True
     move.updated_at = database_time(session)
@@ -113,10 +114,10 @@ def go_on(session: orm.Session, move: Move, code: str, message: str) -> None:
 def delete(session: orm.Session, move: Move) -> None:
     """Ask that the move's server be deleted.
 
-    A forward flow is undone before its next step and releases everything.  A move that waits for confirm or revert is
-    confirmed first.  If Nova's rows show that a revert is done or had begun, the move is reverted instead: a user
-    reverted the server through Nova, or the journal was put back and does not know of its revert.  Any other flow runs
-    to its end.  Then the server is deleted.
+    A forward flow that is not past its point of no return is undone before its next step, and releases everything.  A
+    move that waits for confirm or revert is confirmed first.  If Nova's rows show that a revert is done or had begun,
+    the move is reverted instead: a user reverted the server through Nova, or the journal was put back and does not know
+    of its revert.  Any other flow runs to its end.  Then the server is deleted.
 
     A hold ends, and the confirm policy waits for nothing any more.  When a step has parked since the first call, a
     second call retries that step.

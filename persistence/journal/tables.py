@@ -1,7 +1,7 @@
 """The tables of the journal database: moves, their flows, steps, attempts, claims, intents and debts, and others.
 
 Alembic migrations make them.  The same database has TaskFlow's own tables: logbooks, flowdetails and atomdetails.
-Times are UTC, naive.  What an operator filters on is an indexed column.
+Times are UTC, naive.  Most columns that an operator filters on have an index.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Move(JournalBase):
     transfer_asked: orm.Mapped[str] = orm.mapped_column(sa.String(16), default="auto")
     """How the operator wants the disks to go into another cell: see `droveway.persistence.journal.transfers`."""
     transfer: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
-    """How the disks do go there, direct or image; NULL within a cell, and when no disks are copied."""
+    """How the disks do go there, direct or image; NULL within a cell, and when no disks are copied.
+
+    It is also NULL in the moves of releases that did not have this column.  Their disks went directly.
+    """
     keep_image: orm.Mapped[bool] = orm.mapped_column(default=False)
     """Whether each disk is uploaded as an image, which is kept until the end of the move."""
     before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json, deferred=True)
@@ -161,6 +164,8 @@ class MoveStep(JournalBase):
 class MoveAttempt(JournalBase):
     """One alternate of a move: a host that was tried as its destination, the first destination included.
 
+    A row with a number below 0 is no alternate, but a host that a revert tried in the place of a dead source.
+
     Undos take the destination from here, never from what TaskFlow stores of a retry.
     """
 
@@ -197,7 +202,7 @@ class Claim(JournalBase):
     released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
     """When the owner gave it back; NULL while it is held, and after an owner that died."""
     unclean: orm.Mapped[int] = orm.mapped_column(default=0)
-    """How many claims in a row, up to this one, ended with a dead owner and without progress."""
+    """How many claims in a row, right before this one, were never given back and made no progress."""
 
 
 class Counter(JournalBase):

@@ -1,6 +1,7 @@
 """Runs the migrations; alembic loads this file for each command.
 
-They run in one transaction, on the connection that the caller gives.
+They run on the connection that the caller gives.  On PostgreSQL all of them run in one transaction.  On SQLite and
+MariaDB each migration is committed by itself.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ class Host:
     forced_down: bool
     zone: str | None
     node: str
+    """The uuid of the host's compute node, which is also that of its provider in Placement."""
     vcpus: int
     vcpus_used: int
     memory_mb: int
@@ -261,7 +262,7 @@ def find_cell(api: Database, name: str) -> Cell:
 
 
 def require_project(api: Database, project: str) -> None:
-    """Raise `droveway.errors.NotFound` when no server was ever mapped for the project of this id."""
+    """Raise `droveway.errors.NotFound` when Nova maps no server of the project of this id to a cell."""
     with api.read() as session:
         if session.execute(_OF_PROJECT, {"project": project}).first() is None:
             raise NotFound(

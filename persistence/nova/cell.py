@@ -172,7 +172,10 @@ class InstanceMetadata(Timestamps, SoftDelete, CellBase):
 
 
 class InstanceSystemMetadata(Timestamps, SoftDelete, CellBase):
-    """A key and value that the system set on a server; Nova deletes such a row for good instead of soft-deleting it."""
+    """A key and value that the system set on a server.
+
+    When the key is removed, Nova deletes the row for good.  When the server is deleted, Nova soft-deletes the row.
+    """
 
     __tablename__ = "instance_system_metadata"
     __table_args__ = (Index("instance_uuid", "instance_uuid"),)

@@ -136,8 +136,8 @@ class Cells:
     def of_claim(self, server: str, epoch: int, unfenced: Collection[str], down: Collection[str] = ()) -> Cells:
         """Return these cells for the use of one claim.
 
-        The claim could not raise its fence in the cells ``unfenced``, whose databases were away.  It is raised in each
-        of them before its database is used.  A cell that is declared ``down`` counts as away, even if its database
+        ``unfenced`` are the cells whose databases were away when the claim raised its fences.  There the fence is
+        raised before the database is used.  A cell that is declared ``down`` counts as away, even if its database
         answers.
         """
         return _ClaimedCells(self._databases, server, epoch, unfenced, down)

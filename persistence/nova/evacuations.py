@@ -19,7 +19,10 @@ Nova sets the first one when the server runs elsewhere, and the second one when 
 
 
 def made_since(server: sa.SQLColumnExpression[Any], migration: sa.SQLColumnExpression[int]) -> sa.Exists:
-    """Return the SQL condition that Nova has evacuated the server since the migration with this id was made."""
+    """Return the SQL condition that Nova has begun or done an evacuation of the server after this migration was made.
+
+    ``migration`` is the id of that migration.
+    """
     made = orm.aliased(Migration)
     return sa.exists().where(
         made.instance_uuid == server,

@@ -151,7 +151,8 @@ def server_flavors(cur: Json, *, old: Json | None = None, new: Json | None = Non
 def change_server_flavors(found: Mapping[str, Any], changed: Mapping[str, Json | None]) -> Json:
     """Return the value of `instance_extra.flavor` with the flavors `cur`, `old` or `new` replaced as asked.
 
-    Raises `droveway.errors.BadObject` when one of the three keys is missing: Nova would fail too.
+    Raises `droveway.errors.BadObject` when one of the three keys is missing, since Nova would fail too, and when
+    ``changed`` has another key.
     """
     if any(slot not in found for slot in _FLAVOR_SLOTS) or changed.keys() - _FLAVOR_SLOTS:
         message = f"instance_extra.flavor must have the keys cur, old and new, not {', '.join(found)}; restore the row."

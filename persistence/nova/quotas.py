@@ -32,7 +32,7 @@ _USED_BY: Final = _USED.where(Instance.user_id == sa.bindparam("user"))
 
 @dataclasses.dataclass(frozen=True)
 class QuotaUsage:
-    """Holds how much of a resource (cores, or ram in MiB) an owner uses, and may use; the limit -1 is none."""
+    """Holds how much of a resource (cores, or ram in MiB) an owner uses, and may use; the limit -1 means no limit."""
 
     owner: str
     """``project ID`` or ``user ID``."""

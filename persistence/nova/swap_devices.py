@@ -32,7 +32,7 @@ def follow_flavor(session: orm.Session, server: str, old_mb: int, new_mb: int, *
 
 
 def _revive(session: orm.Session, server: str, size_mb: int) -> bool:
-    """Undo the soft-delete of a swap row of this size: of the newest one; return False when there is none."""
+    """Undo the soft-delete of the newest swap row of this size; return False when there is none."""
     row = session.scalar(
         sa.select(BlockDeviceMapping)
         .where(

@@ -98,7 +98,11 @@ _API_STATUS: Final = {
 
 
 def api_status(vm_state: str | None, task_state: str | None) -> str:
-    """Return the status that Nova's API shows for a server; UNKNOWN when the vm_state is unknown."""
+    """Return the status that Nova's API shows for a server; UNKNOWN when the vm_state is unknown.
+
+    Of the operations that are under way only a resize, a cold migration and a revert show.  Nova's API has a status for
+    a few others too, such as REBOOT and REBUILD.
+    """
     if vm_state in MOVABLE and task_state in RESIZING:
         return "RESIZE"
     if vm_state == VmState.RESIZED and task_state == TaskState.RESIZE_REVERTING:

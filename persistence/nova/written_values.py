@@ -210,4 +210,4 @@ KINDS: Final = {
     "interface": Kind(_rows_by("virtual_interfaces", "uuid"), _presence, _write_interface),
     "port": Kind(_port_rows, _presence, _write_port),
 }
-"""Name → kind, in the order in which changes are written: a volume is added before its flag is changed."""
+"""Name → kind, in the order in which changes are written."""

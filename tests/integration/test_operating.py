@@ -263,7 +263,7 @@ def test_a_destination_that_dies_before_the_point_of_no_return_is_left_and_owes(
     site.worker(dead)
     await_workers(site, "host1", "host2", "host3")
     plan = site.told("move", "plan", SERVER, "--flavor", "large")
-    owing = f"{dead} is left out: it still owes what is to be undone there: droveway debt list --host {dead}"
+    owing = f"{dead} is left out: it still owes a clean-up: droveway debt list --host {dead}"
     assert owing in [check["detail"] for check in plan["checks"]]
     assert site.told("debt", "list") == debts
     site.done("thaw")
