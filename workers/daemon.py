@@ -1,4 +1,7 @@
-"""Runs the worker of one host: it takes commands, one at a time for each server, and answers every one of them."""
+"""Runs the worker of one host, which carries out commands and answers them.
+
+For each server it carries out one command at a time, and beside it one question.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,7 @@ POLL_EVERY: Final = 2.0
 MOST_AT_ONCE: Final = 16
 """Most commands that the worker carries out side by side.
 
-An undo starts even when so many run.  Questions do not count: `commands.ages` tells them by their answers, which are
-soon out of date.
+An undo starts even when so many run.  Questions (`commands.ages`) are not counted.
 """
 
 
@@ -305,10 +307,10 @@ class Worker:
         return [key for key in left if key not in self._answered]
 
     def _turn(self, command: commands.Command) -> tuple[float, int]:
-        """Return the key by which the commands of one server are sorted.
+        """Return the key by which the waiting commands are sorted.
 
-        Commands whose last run ended without a result come last, the oldest first.  Otherwise one that never gets a
-        result would keep the other commands from starting.
+        Commands whose last run ended without a result come last, in the order in which these runs ended.  Otherwise one
+        that never gets a result would keep the other commands of its server from starting.
         """
         left = self._left.get(command.key)
         return 0.0 if left is None else left.until, parse_key(command.key).number
@@ -316,8 +318,9 @@ class Worker:
     def forget_purged(self) -> None:
         """Drop what the journal has of purged moves, whose nodes a conductor has deleted.
 
-        A node is also missing when ZooKeeper was wiped.  So a missing node counts only for moves that are younger than
-        Droveway's root node in ZooKeeper.
+        A node is also missing when ZooKeeper was wiped.  So a missing node counts only if all recorded commands of the
+        move were begun after Droveway's root node in ZooKeeper was made.  For a move without a recorded command it
+        always counts.
         """
         born = self.coordination.born(ROOT)
         if born is None:
@@ -380,7 +383,7 @@ class Worker:
                 key = run.command.key
                 if run.why:
                     with of_command(run.command):
-                        self._unfinished.log_once(f"{key} ended without a result", run.why)
+                        self._unfinished.log_once(f"{key} ended without an answer", run.why)
                 elif not run.left_begun:
                     self._answered.add(key)
                 if run.left_begun and not self._stopping:
@@ -412,7 +415,10 @@ def _release() -> str:
 
 @functools.cache
 def _boot() -> str:
-    """Return this machine's boot id: a clone shares every other id, and a restart of the worker keeps this one."""
+    """Return this machine's boot id, which a restart of the worker keeps.
+
+    A machine that was cloned from this one has another boot id, though its other ids may be the same.
+    """
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 

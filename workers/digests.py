@@ -55,9 +55,9 @@ class Digests:
         self._lock = threading.Lock()
 
     def of(self, instances: Path, seconds: float = BUDGET) -> Iterator[queries.Digest]:
-        """Yield every disk that is set aside or kept below the directory ``instances``; raises OSError.
+        """Yield the digest of every disk that is set aside or kept below the directory ``instances``; raises OSError.
 
-        A disk that was not read to its end within ``seconds`` has no digest yet.
+        Swap disks and links are left out.  A disk that was not read to its end within ``seconds`` has no digest yet.
         """
         ends = time.monotonic() + seconds
         with self._lock:

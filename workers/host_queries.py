@@ -25,7 +25,10 @@ from droveway.workers.hypervisors.base import Hypervisor
 LOG = logging.getLogger(__name__)
 
 POLL_EVERY: Final = 10.0
-"""Seconds after which the thread looks for queries although no watch has fired; an answer may take three times that."""
+"""Seconds after which the thread looks for queries although no watch has fired.
+
+It is shorter than the time that an answer may take (`queries.Query.seconds`).
+"""
 
 STOPS_WITHIN: Final = 2.0
 """Seconds that `HostQueries.stop` waits for an answer that is being read."""
@@ -82,7 +85,8 @@ class HostQueries:
         standing = self._coordination.children(query_path(self._host))
         self._done &= set(standing)
         for name in self._coordination.children(page_path(self._host)):
-            # Its query is gone, or an earlier worker was killed before it had written all pages.
+            # The page's query is gone, or an earlier process of the worker wrote the page.  This process answers each
+            # standing query anew, with all pages.
             if not self._cleared or name.rpartition(".")[0] not in standing:
                 self._coordination.delete(page_path(self._host, name))
         self._cleared = True

@@ -134,11 +134,11 @@ class WorkerJournal:
             return seen(self._db)
 
     def finished_since(self, moment: float) -> list[str]:
-        """Return the moves whose commands were all begun after ``moment``, a `time.time`, and have all ended.
+        """Return the moves whose recorded commands were all begun after ``moment``, a `time.time`, and have all ended.
 
-        So the name tells only half: ``moment`` is a bound for the begin of the commands, not for their end.  Moves
-        without a recorded command are among them.  The worker was only asked questions about these moves, and it does
-        not record questions.
+        ``moment`` bounds when the commands were begun, not when they ended.  Moves without a recorded command are
+        returned too, whatever ``moment`` is.  For example, the worker was only asked questions about such a move, and
+        it does not record questions.
         """
         with self._lock:
             rows = self._db.execute(

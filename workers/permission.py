@@ -1,8 +1,8 @@
 """Issues permissions to start a guest.  A permission is good for a short time after the worker issued it.
 
 Before the conductor uses a permission, it reads the server's rows and asks the other host.  What it found is true only
-for a while.  A worker that slept may wake when another host already runs the server.  ZooKeeper may not have told that
-worker yet, so that its fence alone would let it start the guest.
+for a while.  A worker that slept may wake when another host already runs the server, for example because Nova has
+evacuated it.  ZooKeeper may show nothing of that, so that the fence alone would let the worker start the guest.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Permissions:
     def ready(self, server: str) -> str:
         """Issue a permission to start the server's guest, good from now on, and return the permission's name.
 
-        The action `prepare_start` calls this when it has found the guest ready to be started.
+        The action `prepare_start` calls this, unless the guest belongs to another move that has not ended.
         """
         name, now = uuid.uuid4().hex, self._now()
         with self._lock:
@@ -50,8 +50,8 @@ class Permissions:
         if known == server and self._now() - since < self._seconds:
             return
         raise PermissionVoid(
-            f"the conductor did not use the permission to start the guest of server {server} within {self._seconds:g} "
-            f"s after the worker of {host} had issued it, so the guest was not started",
+            f"the permission to start the guest of server {server} on {host} is no longer good, so the guest was not "
+            f"started: a permission ends {self._seconds:g} s after it was issued, or when the worker restarts",
             code=PERMISSION_VOID,
             host=host,
         )

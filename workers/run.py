@@ -82,7 +82,7 @@ class Run:
         self.left_begun = False
         """Whether it ended without a result; the worker carries the command out again later, see `Worker`."""
         self.why = ""
-        """Why it ended without a result."""
+        """Why the conductor gets no answer now: there is no result, or ZooKeeper could not take the answer."""
         self._context = Context(host, command, probe=probe, report=self._report)
         self._thread = threading.Thread(target=self._carry_out, name=command.key, daemon=True)
 
@@ -137,7 +137,11 @@ class Run:
         return self.command.direction == "revert" or (known is not None and known.thrifty)
 
     def _result(self) -> bytes:
-        """Carry the command out and return its result, which is recorded: a later run returns the same result."""
+        """Carry the command out and return its result.
+
+        The result is recorded, so that the command is never carried out again.  The answer to a question is not
+        recorded, nor is an error that is found before the command is begun.
+        """
         journal = self.host.journal
         try:
             details = codec.details_of(self.command)
@@ -219,8 +223,8 @@ def readable(error: StepError) -> dict[str, str]:
 
 
 def superseded(host: Host, command: commands.Command) -> bytes:
-    """Record that the command will never be carried out, because its undo came first; returns the result."""
-    error = Cancelled(f"{command.action} was undone before it began on {host.name}", host=host.name)
+    """Record as the command's result that its undo came before it had a result, and return that result."""
+    error = Cancelled(f"{command.action} on {host.name} was undone before it had a result", host=host.name)
     result = codec.encode(commands.Result(key=command.key, epoch=command.epoch, error=error.as_dict()))
     host.journal.begin(command)
     host.journal.finish(command.key, result)

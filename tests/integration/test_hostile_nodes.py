@@ -190,7 +190,7 @@ def test_daemons_start_and_a_journal_is_adopted_beside_registrations_that_none_c
 def told(host: Daemon, name: str) -> list[str]:
     """Why the worker did not carry the command out, as often as it said so."""
     said = host.log.read_text().splitlines()
-    openings = (f"The command {name[:200]} of host2 is refused: ", f"] {name} ended without a result: ")
+    openings = (f"The command {name[:200]} of host2 is refused: ", f"] {name} ended without an answer: ")
     return [line.partition(opening)[2] for line in said for opening in openings if opening in line]
 
 

@@ -109,7 +109,7 @@ def test_the_worker_of_another_host_gets_nothing(site: Site, caplog: pytest.LogC
         assert refused(site, gamma, caplog, peer="beta").error_code == "certificate"
     offers, proof = turned_away(caplog)
     assert "127.0.0.1 (gamma): host alpha offers no disks" in offers
-    assert "127.0.0.1 (gamma): who asks" in proof
+    assert "127.0.0.1 (gamma): the peer that asks" in proof
     assert "says it is beta and does not prove it" in proof
     assert site.copy()["bytes"] > 0
 

@@ -256,7 +256,8 @@ def _clear_the_way(ctx: Context) -> None:
             code="in-the-way",
         )
     if marker.host != ctx.host.name:
-        # On storage that this host shares, an earlier destination died and left the copy; the server has run since.
+        # An earlier destination, with which this host shares its storage, died and left this copy.  The server may have
+        # run on its source since, and then the copy is out of date.
         discard_copy(ctx, of_any_host=True)
 
 

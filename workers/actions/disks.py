@@ -176,11 +176,11 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 
 @undo
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
-    """Refuse the undo: a worker deletes what was kept only when its time is over.
+    """Refuse the undo, so that what was kept stays until its time is over.
 
-    The conductor records what is kept as a debt with a date: this host still has to carry out `purge_kept`.  A
-    conductor of an older release does not know such dates.  It pays a debt by asking the host for the undo of the
-    debt's action, so it asks for this undo before the date.
+    The conductor records what is kept as a debt with a date, on which this host has to carry out `purge_kept`.  A
+    conductor of an older release does not know such dates.  It pays every debt by asking the host for the undo of the
+    debt's action, so it may ask for this undo before the date.
     """
     raise ctx.failed(f"what move {details.of_move} kept stays on {ctx.host.name} until its time is over")
 

@@ -122,7 +122,10 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
 
 @action(thrifty=True)
 def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Say that the guest can be started here now, with a new permission: a `droveway.wire.commands.Ready`."""
+    """Issue a permission to start the guest here: a `droveway.wire.commands.Ready`.
+
+    Raises StepError (``foreign``) when the guest belongs to another move that has not ended; checks nothing else.
+    """
     _known(ctx)
     ctx.effect("ready")
     found: dict[str, Any] = msgspec.to_builtins(Ready(permission=ctx.host.permissions.ready(ctx.server)))

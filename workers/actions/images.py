@@ -488,5 +488,5 @@ def _require_unchanged(ctx: Context, directory: Directory, disk: str, before: by
 
 def _changed(ctx: Context, disk: str) -> StepError:
     return ctx.failed(
-        f"{disk} of server {ctx.server} was changed on {ctx.host.name} while it was uploaded", code="source-changed"
+        f"{disk} of server {ctx.server} was changed on {ctx.host.name} while it was read", code="source-changed"
     )

@@ -1,4 +1,4 @@
-"""The action that makes a copy the server's own: it removes the move's marker of the disks and mark of the guest."""
+"""The action that makes a copy the server's own: it deletes the disks' marker and takes the mark off the guest."""
 
 from __future__ import annotations
 

@@ -139,9 +139,10 @@ def is_whatever(_name: str) -> bool:
 
 
 def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
-    """Delete the copy that this host made for this move; with ``of_any_host``, also a copy that another host made.
+    """Delete the copy that this host made for this move; with ``of_any_host``, also one that another host made for it.
 
-    Another alternate's copy may be in use.  The server's own directory has no marker of the move and is never deleted.
+    Without ``of_any_host``, another host's copy on shared storage stays, because it may be in use.  The server's own
+    directory has no marker of the move and is never deleted.
     """
     is_ours = is_copy(ctx, of_any_host=of_any_host)
     if is_ours(ctx.server):
@@ -182,8 +183,8 @@ def undefine_own(ctx: Context) -> None:
 def own_manifest(ctx: Context, name: str = "") -> Manifest:
     """Return the manifest of what this move set aside, from ``<uuid>_resize`` or the directory of the given name.
 
-    Raises StepError: ``foreign`` when another move set it aside, ``missing`` when there is no directory.  A host that
-    was installed anew has none, and then there is nothing to remove either.
+    Raises StepError: ``foreign`` when the directory has no manifest of this move, ``missing`` when there is no
+    directory, for example on a host that was installed anew.
     """
     name = name or set_aside_name(ctx.server)
     if not ctx.directories.exists(name):

@@ -186,7 +186,7 @@ def connect(address: str, host: str, identity: Identity | None) -> socket.socket
             # The other host chose the address, and could name any socket of this machine.
             raise StepError(
                 f"the worker of {host} names {address[:200]!r}, and with [tls] disks are fetched from tcp:HOST:PORT "
-                f"alone: set [worker] transfer_address of {host}",
+                f"alone: set [worker] transfer_listen of {host}",
                 code="address",
                 host=host,
             )

@@ -93,7 +93,7 @@ NOWHERE: Final = memoryview(b"")
 
 
 class FrameError(ConnectionError):
-    """The other side ended the connection."""
+    """The connection has ended or is of no more use; another one may be tried."""
 
 
 class Malformed(FrameError):

@@ -152,7 +152,8 @@ class TransferServer:
 
     def _wrap(self, connection: frames.FrameSocket) -> None:
         try:
-            with self._lock:  # a thread that ends the connection finds the plain stream or the wrapped one
+            # A thread that ends the connection holds the lock too.  So it never finds a stream that is half wrapped.
+            with self._lock:
                 connection.stream.settimeout(HANDSHAKE)
                 connection.stream = self._endpoint.wrap(connection.stream)
         except OSError as error:
@@ -190,7 +191,8 @@ class TransferServer:
             raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
         if not self._endpoint.vouches(connection.stream, hello.peer):
             raise StepError(
-                f"who asks for the disks of server {hello.server} says it is {hello.peer} and does not prove it",
+                f"the peer that asks for the disks of server {hello.server} says it is {hello.peer} and does not prove "
+                "it",
                 code="certificate",
                 host=self.host,
             )

@@ -263,7 +263,7 @@ def _file_name(disk: Any) -> str:
 
 
 def _may_go(element: Any, where: str) -> bool:
-    """Return whether the guest is the same machine without the element."""
+    """Return whether the element may be left out: the guest is the same machine without it."""
     if where in HOSTS_OWN or where in LEFT_OUT or where.endswith("/alias"):
         return True
     # Foreign elements in the metadata have no effect.  Elsewhere they have one: <qemu:commandline> is an argument.

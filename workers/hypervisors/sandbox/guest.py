@@ -141,7 +141,11 @@ class Guest:
         self.birth = born(self.pid) or 0
 
     def boot(self) -> None:
-        """Lock the disks, write the start to the log and raise the counts; raises OSError with nothing left behind."""
+        """Lock the disks, write the start to the log and raise the counts; raises OSError when one of these fails.
+
+        If the start is in the log already, its stop line is written too.  The start count may stay raised after an
+        error.
+        """
         self.fds = [self.lock(path) for path in self.disks]
         self.read_block()
         with LockedLog(self.log) as log:

@@ -336,7 +336,10 @@ class Sandbox(AttachingHypervisor):
         return known
 
     def _refuse_clash(self, wanted: Definition) -> None:
-        """Raise DestinationFault unless name and server belong to each other alone, as in libvirt."""
+        """Raise DestinationFault when another server has this name here, or this server has another name here.
+
+        libvirt refuses that too.
+        """
         for path in self._domains.glob("[!.]*.json"):
             other = self._decode((durable.read(path) or b"").decode())
             if (other.server == wanted.server) != (other.name == wanted.name):

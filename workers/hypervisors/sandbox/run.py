@@ -1,4 +1,4 @@
-"""The files of one server in a host's ``run`` directory: they tell who runs the server, and how to reach that process.
+"""The files of one server in a host's ``run`` directory: they tell whether its guest runs, and in which process.
 
 ``<uuid>.lock`` is locked from before the guest's process is made until it has ended, by an open file description lock
 that the process inherits.  So a crash can neither leave the lock behind nor free it early.  ``<uuid>.pid`` names the
@@ -117,9 +117,9 @@ class Run:
         return processes.age(self._recorded()["born"]) if self.up() else None
 
     def query_guest(self, mark: str | None, seconds: float) -> dict[str, Any]:
-        """Return the guest's answer to a question, after it wrote ``mark``.
+        """Ask the guest a question and return its answer; unless ``mark`` is None, it first writes that to its disk.
 
-        Raises StepError when it does not answer within ``seconds``, or fails.
+        Raises StepError when it does not answer within ``seconds``, or cannot write.
         """
         question = uuid.uuid4().hex
         ask, answer = self.path.with_name(f"{self.server}.ask"), self.path.with_name(f"{self.server}.answer")
