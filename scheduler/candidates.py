@@ -56,9 +56,10 @@ def schedule(placement: Placement, host_states: Sequence[HostState], request: Mo
 def _explained(
     placement: Placement, request: MoveRequest, selection: Selection, host_states: Sequence[HostState]
 ) -> Selection:
-    """Return the selection with the particular reason against each host that Placement did not offer.
+    """Return the selection with a more exact reason against hosts that Placement did not offer.
 
-    The server's own host keeps the reason that `select` gave: the server's old and new size count there together.
+    A host that meets each demand alone keeps the reason that `select` gave. So does the server's own host: the server's
+    old and new size count there together.
     """
     places = {request.place(state.cell, state.host): state for state in host_states}
     unoffered = {
@@ -74,11 +75,11 @@ def _explained(
 
 
 def _no_valid_host(request: MoveRequest, selection: Selection) -> str:
-    reasons = [f"{host}: {why.reason} ({why.filter})" for host, why in selection.rejected.items()]
-    more = len(reasons) - _NAMED_HOSTS
+    told = [f"{host}: {why.reason} ({why.filter})" for host, why in selection.rejected.items()]
+    more = len(told) - _NAMED_HOSTS
     if more > 0:
-        reasons[_NAMED_HOSTS:] = [f"and {more} more"]
+        told[_NAMED_HOSTS:] = [f"and {more} more"]
     return (
-        f"no host can take the server {request.name} ({'; '.join(reasons) or 'there is none'}):"
+        f"no host can take the server {request.name} ({'; '.join(told) or 'there is no host'}):"
         " free or enable a host, or choose another flavor"
     )

@@ -66,7 +66,7 @@ class Facts:
     cells_away: frozenset[str] = frozenset()
     """The cells whose databases do not answer."""
     other_cells: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Each other cell, with why the server cannot go there; empty when it can."""
+    """Maps each other cell to the reason why the server cannot go there; the reason is empty when it can."""
     chosen_cell: str | None = None
     """The cell that the scheduler chose, among those that the server may go to."""
 

@@ -1,6 +1,7 @@
 """Turns down the hosts that cannot take a server.
 
-Each rule is one function. Its docstring says which hosts pass. Where Nova has a filter for the rule, it has its name.
+Each rule is one function. Its docstring says which hosts pass. Where Nova has a filter for a rule, `FILTERS` calls the
+rule by the name of Nova's filter.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def rejection(
 
 
 def cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Pass a host in the server's own cell, or in a cell that it may go to, which answers and takes new servers."""
+    """Pass a host in a cell that the server may go to.
+
+    A cell other than the server's own also has to answer and to take new servers.
+    """
     why = request.cells.get(host.cell)
     if why is None:
         return f"it is in cell {host.cell}"
@@ -65,7 +69,7 @@ def ignore_hosts(request: MoveRequest, host: HostState, _hosts: Sequence[HostSta
 
 
 def compute(_request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Pass a host that is up and enabled, with a worker that may take servers and is able to."""
+    """Pass a host that is enabled and up, with a worker that may take servers."""
     if host.disabled:
         return "it is disabled"
     return (host.ineligible or None) if host.up else "it is down"

@@ -41,7 +41,7 @@ Keys for devices of a host are left out: `binds_no_devices` refuses such a flavo
 
 
 def may_be_used(facts: Facts) -> str | None:
-    """Require that the new flavor is public, or that the server's project was given access to it."""
+    """Require that the new flavor is public, or the server's project was given access to it."""
     if facts.may_use:
         return None
     return (
@@ -163,7 +163,7 @@ def revert_keeps_the_quotas(facts: EndFacts) -> str | None:
 def over_quota(server: str, old: Flavor, new: Flavor, quota_usages: Iterable[QuotaUsage], instead: str) -> str | None:
     """Return the sentence on the quota that the new flavor would break; as in Nova, only what grows is looked at.
 
-    ``instead`` names what the operator can do in place of it. Memory is in MiB.
+    ``instead`` says what the operator can do instead of changing to that flavor. Memory is in MiB.
     """
     growth = {CORES: new.vcpus - old.vcpus, RAM: new.memory_mb - old.memory_mb}
     for usage in quota_usages:

@@ -75,7 +75,10 @@ class HostState:
     cell_disabled: bool = False
     """Whether its cell takes no new servers."""
     cell_away: bool = False
-    """Whether its cell's database does not answer. Then only its name and its cell are known."""
+    """Whether its cell's database does not answer.
+
+    Then only its name, its cell, ``cell_disabled`` and ``members`` are known, and it counts as down.
+    """
     ineligible: str = ""
     """Why its worker may not take servers; empty when it may."""
     zone: str = DEFAULT_ZONE
@@ -101,7 +104,7 @@ def host_states(
     groups: Collection[str] | None = None,
     home: str = "",
 ) -> list[HostState]:
-    """Read every host of every cell; the list is sorted by host, then by cell.
+    """Read every host that is mapped to its cell; the list is sorted by host, then by cell.
 
     ``up_hosts`` are the hosts whose workers are registered. ``ineligible`` maps a cell to its hosts that may take no
     server, each with the reason. ``groups`` are the server groups whose members are looked for; None means all groups.

@@ -47,7 +47,7 @@ class Rule(Generic[F]):
 
     @property
     def says(self) -> str:
-        """Return what the rule requires, as a sentence."""
+        """Return what the rule requires: the first line of its docstring, without "Require that"."""
         what = str(self.check.__doc__).partition("\n")[0].removeprefix("Require that ")
         return what[:1].upper() + what[1:]
 
@@ -57,16 +57,15 @@ class Rule(Generic[F]):
         return self.check.__name__
 
 
-_CROSSING: Final = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
-_BOTH: Final = (RESIZE, MIGRATE, *_CROSSING)
+_RESIZE_OR_MIGRATE: Final = (RESIZE, MIGRATE, CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
 _MIGRATE: Final = (MIGRATE, CROSS_CELL_MIGRATE)
 _RESIZE: Final = (RESIZE, CROSS_CELL_RESIZE)
 _SHELVE: Final = (SHELVE,)
 _UNSHELVE: Final = (UNSHELVE, CROSS_CELL_UNSHELVE)
 _SHELVING: Final = (SHELVE, *_UNSHELVE)
-_LEAVING: Final = (*_CROSSING, CROSS_CELL_UNSHELVE)
-_ON_A_HOST: Final = (*_BOTH, SHELVE)
-_ALL: Final = (*_BOTH, *_SHELVING)
+_TO_ANOTHER_CELL: Final = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_UNSHELVE)
+_ON_A_HOST: Final = (*_RESIZE_OR_MIGRATE, SHELVE)
+_ALL: Final = (*_RESIZE_OR_MIGRATE, *_SHELVING)
 
 RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((), server.no_open_move, _ALL),
@@ -74,10 +73,10 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((4,), server.no_accelerated_port, _ALL),
     Rule((5,), server.no_accelerator, _ALL),
     Rule((), server.only_normal_ports, _ALL),
-    Rule((), server.binds_ports_twice, _BOTH),
+    Rule((), server.binds_ports_twice, _RESIZE_OR_MIGRATE),
     Rule((), server.tells_what_ports_ask, _ALL),
     Rule((), server.no_bound_devices, _ALL),
-    Rule((7,), server.in_a_movable_state, _BOTH),
+    Rule((7,), server.in_a_movable_state, _RESIZE_OR_MIGRATE),
     Rule((), shelve.can_be_shelved, _SHELVE),
     Rule((), shelve.is_offloaded, _UNSHELVE),
     Rule((8,), server.without_a_task, _ALL),
@@ -85,12 +84,12 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((10,), server.is_on_a_host, _ON_A_HOST),
     Rule((11,), server.source_is_up, _ON_A_HOST),
     Rule((12,), server.target_is_another_host, _MIGRATE),
-    Rule((13,), server.target_is_in_its_cell, (*_BOTH, *_UNSHELVE)),
-    Rule((), server.target_cell_takes_servers, _LEAVING),
-    Rule((), server.target_cell_answers, _LEAVING),
+    Rule((13,), server.target_is_in_its_cell, (*_RESIZE_OR_MIGRATE, *_UNSHELVE)),
+    Rule((), server.target_cell_takes_servers, _TO_ANOTHER_CELL),
+    Rule((), server.target_cell_answers, _TO_ANOTHER_CELL),
     Rule((), server.target_takes_servers, (*_MIGRATE, *_UNSHELVE)),
-    Rule((), server.crosses_whole, _LEAVING),
-    Rule((), server.target_cell_has_no_copy, _LEAVING),
+    Rule((), server.crosses_whole, _TO_ANOTHER_CELL),
+    Rule((), server.target_cell_has_no_copy, _TO_ANOTHER_CELL),
     Rule((15,), flavor.may_be_used, _RESIZE),
     Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
     Rule((17,), flavor.keeps_a_root_disk, _RESIZE),

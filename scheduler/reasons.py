@@ -14,10 +14,10 @@ from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts, li
 
 
 def reasons(placement: Placement, request: MoveRequest, providers: Collection[str]) -> dict[str, str]:
-    """Return for each root provider the demands that it cannot meet.
+    """Return for each root provider which demands it cannot meet, as a sentence.
 
-    Placement gets one query for each demand, whatever the number of hosts. A provider that meets each demand alone and
-    not all of them together is left out.
+    Placement gets one query for each demand, whatever the number of hosts. What the flavor demands of named groups of
+    resources (``resources1:CLASS``) is not asked. A provider that meets each demand that is asked alone is left out.
     """
     found = defaultdict(list)
     for text, failing in _demands(placement, request, frozenset(providers)):

@@ -41,7 +41,7 @@ class Rules:
     tenant_isolation: bool = True
     """Whether aggregates are kept for servers of the projects that their metadata names."""
     multipliers: Mapping[str, float] = field(default_factory=dict)
-    """How much each weigher counts, by the name of Nova's option; 1 where none is given."""
+    """How much each weigher counts, by the name of Nova's option; the option's default where none is given."""
 
 
 def rules(options: cfg.ConfigOpts.GroupAttr) -> Rules:
@@ -84,7 +84,7 @@ class MoveRequest:
     rules: Rules = field(default_factory=Rules)
 
     def place(self, cell: str, host: str) -> str:
-        """Return the host's name for people, see `place`."""
+        """Return the host's name for people, as the function `place` makes it."""
         return place(self.source_cell, cell, host)
 
     def is_source(self, cell: str, host: str) -> bool:
@@ -169,8 +169,9 @@ def query(
 ) -> list[tuple[str, str]]:
     """Return the parameters of ``GET /allocation_candidates`` as pairs in a fixed order.
 
-    ``target_provider`` is the compute node of a host that was named. ``zone_aggregates`` are the uuids of the
-    aggregates that make the wanted availability zone, ``isolated_aggregates`` of those that are kept for other servers.
+    ``target_provider`` is the uuid of the compute node of a host that was named. ``zone_aggregates`` are the uuids of
+    the aggregates that make the wanted availability zone. ``isolated_aggregates`` are the uuids of the aggregates that
+    are kept for other servers.
     ``unknown_traits`` are forbidden traits that Placement does not know. The query leaves them out, since Placement
     refuses a query that names them, and no host can have them.
     """
@@ -193,8 +194,8 @@ def query(
     if len(groups) + sum(len(port.groups) for port in request.ports) > 1:
         pairs.append(("group_policy", specs.get("group_policy", "none")))
     pairs.append(("root_required", f"!{DISABLED_TRAIT}"))
-    # The limit cuts off candidates.  The host group of a server may forbid any of the first ones, and a named host may
-    # be among the last ones: such queries have no limit.
+    # The limit cuts off candidates.  A server group may forbid all that are left, so its query has no limit.  Nor has
+    # the query for a named host, which asks for that host alone.
     if request.group is None and target_provider is None:
         pairs.append(("limit", str(MAX_RESULTS)))
     return pairs

@@ -32,9 +32,10 @@ class Destination:
 
 @dataclass(frozen=True)
 class Selection:
-    """The destination and its alternates, best first, and the reason against each other host.
+    """The destination and its alternates, best first, and the reason against each host that was turned down.
 
-    The hosts that were turned down have the names that `MoveRequest.place` gives them.
+    The hosts that were turned down have the names that `MoveRequest.place` gives them. A host that passed and that
+    ``max_attempts`` cut off is in neither list.
     """
 
     chosen: list[Destination]
@@ -56,7 +57,7 @@ def _no_offer(request: MoveRequest, host: HostState) -> str:
     # As in Nova (LP#1790204) the old allocation stands beside the new one, though the new one alone might fit.
     return (
         "a move on a server's own host holds the old and the new size there until it is confirmed, and both do not fit "
-        "together, or it lacks what the flavor or image requires"
+        "together, or the host lacks what the flavor or image requires"
     )
 
 

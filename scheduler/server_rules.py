@@ -25,7 +25,8 @@ _OWN: Final = frozenset({*RESIZING, TaskState.RESIZE_REVERTING})
 """The tasks that the move itself gives the server.
 
 A server whose move waits for confirm or revert has none. If it shows one, its cell's database was *put back*: an older
-copy of the database has replaced it.
+copy of the database has replaced it. RESIZE_REVERTING has another cause if the migration is reverting too: a revert
+through Nova that died.
 """
 
 
@@ -137,7 +138,7 @@ def in_a_movable_state(facts: Facts) -> str | None:
     task = f", task {server.task_state}" if server.task_state else ""
     return (
         f"server {server.name} is {server.status} (state {server.vm_state}{task}), and only one that is ACTIVE or "
-        "SHUTOFF without a task can be moved: wait for its task or end what it is in, then try again"
+        "SHUTOFF without a task can be moved: wait for its task or bring it into one of these states, then try again"
     )
 
 
@@ -199,7 +200,7 @@ def target_is_another_host(facts: Facts) -> str | None:
 
 
 def target_is_in_its_cell(facts: Facts) -> str | None:
-    """Require that a named host is in the server's own cell and no other cell is named, unless servers may leave it."""
+    """Require that a named host is in the named cell, and the server stays in its cell unless servers may leave it."""
     server, target = facts.server, facts.target
     if target is not None and facts.to_cell not in (None, target.cell):
         return (
@@ -245,7 +246,7 @@ def crosses_whole(facts: Facts) -> str | None:
 
 
 def target_cell_has_no_copy(facts: Facts) -> str | None:
-    """Require that the target cell has no rows of the server yet, and that no super conductor of Nova is up.
+    """Require that the target cell has no rows of the server yet, and no super conductor of Nova is up.
 
     A super conductor ends the move when a user confirms, reverts or deletes the server through Nova. It then removes
     disks and attachments that the move still needs.
@@ -280,7 +281,7 @@ def holds_its_allocation(facts: Facts) -> str | None:
 
 
 def waits_to_be_ended(facts: EndFacts) -> str | None:
-    """Require that the server is resized and has no task; it may be deleting if a delete waits for the confirm."""
+    """Require that the server is resized, was launched and has no task but a delete that waits for the confirm."""
     server = facts.server
     task_ok = server.task_state is None or (facts.deleting and server.task_state == TaskState.DELETING)
     if server.vm_state == VmState.RESIZED and task_ok and server.launched:
@@ -328,7 +329,7 @@ def _way_out(facts: EndFacts) -> str:
 
 
 def source_can_clean_up(facts: EndFacts) -> str | None:
-    """Require that the worker of the source, which has the other copy, is up, or that the source is declared down."""
+    """Require that the source's worker is up, or the source is declared down; the source has the other copy."""
     if facts.source_up or facts.source_gone:
         return None
     return (
@@ -343,7 +344,7 @@ def destination_shows_its_copy(facts: EndFacts) -> str | None:
         return None
     return (
         f"host {facts.destination}, which server {facts.server.name} is on, is declared down, and the copy on "
-        f"{facts.source} is only removed once that host shows its own: "
+        f"{facts.source} is only removed once {facts.destination} shows its own: "
         + (
             f"droveway move revert {facts.move} brings the server back from the disks on {facts.source}"
             if facts.source_up
@@ -353,7 +354,7 @@ def destination_shows_its_copy(facts: EndFacts) -> str | None:
 
 
 def source_can_take_back(facts: EndFacts) -> str | None:
-    """Require that the source, which has the old disks, is not declared down, or that another host can get them."""
+    """Require that the source, which has the old disks, is not declared down, or another host can get them."""
     if not facts.source_gone or facts.elsewhere is None:
         return None
     if facts.destination_gone:
@@ -371,7 +372,7 @@ def source_can_take_back(facts: EndFacts) -> str | None:
 
 
 def destination_can_be_asked(facts: EndFacts) -> str | None:
-    """Require that the worker of the server's host is up, or that the host is declared down.
+    """Require that the worker of the server's host is up, or the host is declared down.
 
     A confirm first checks the copy there, and a revert stops the guest there.
     """

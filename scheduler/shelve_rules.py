@@ -25,7 +25,7 @@ def can_be_shelved(facts: Facts) -> str | None:
     if state == VmState.SHELVED:
         return (
             f"server {server.name} was shelved by Nova and is still on host {server.host}: openstack server shelve "
-            f"--offload {server.name} takes it from there"
+            f"--offload {server.name} takes it off that host"
         )
     if state in _WITH_MEMORY:
         return (
@@ -34,7 +34,7 @@ def can_be_shelved(facts: Facts) -> str | None:
         )
     return (
         f"server {server.name} is {server.status} (state {state}), and only one that is ACTIVE or SHUTOFF can be "
-        "shelved: end what it is in, then try again"
+        "shelved: bring it into one of these states, then try again"
     )
 
 

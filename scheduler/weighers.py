@@ -38,12 +38,12 @@ def _multiplier(request: MoveRequest, name: str, host: HostState) -> float:
     It is the least that the metadata of the host's aggregates give, else the configured one. Metadata that is no number
     is passed over, as Nova does.
     """
-    option = f"{name}_weight_multiplier"
+    key = f"{name}_weight_multiplier"
     found = []
     for metadata in host.aggregates.values():
         with contextlib.suppress(ValueError):
-            found += [float(metadata[option])] if option in metadata else []
-    return min(found, default=request.rules.multipliers.get(option, WEIGHED[name][1]))
+            found += [float(metadata[key])] if key in metadata else []
+    return min(found, default=request.rules.multipliers.get(key, WEIGHED[name][1]))
 
 
 def ram(_request: MoveRequest, option: Option) -> float:
@@ -74,7 +74,8 @@ def soft_anti_affinity(request: MoveRequest, option: Option) -> float:
 def cross_cell_move(request: MoveRequest, option: Option) -> float:
     """Return 1 for a host in the server's own cell and -1 for one in another.
 
-    So a move stays in its cell unless the filters leave only hosts of other cells.
+    The default multiplier outweighs those of all other weighers. With it a move stays in its cell unless the filters
+    leave only hosts of other cells.
     """
     return 1.0 if option[0].cell == request.source_cell else -1.0
 

@@ -81,7 +81,7 @@ REFUSED = [
     (("server", "resize", "web", "--flavor", "many"), ["7 more vCPUs", "8 of the 14", "raise the quota"]),
     (("move", "plan", "web", "--flavor", "many"), ["7 more vCPUs", "8 of the 14", "raise the quota"]),
     (("server", "migrate", "sharing"), ["sharing has 1 share attached", "detach"]),
-    (("server", "migrate", "error"), ["server error is ERROR", "ACTIVE or SHUTOFF", "end what it is in"]),
+    (("server", "migrate", "error"), ["server error is ERROR", "ACTIVE or SHUTOFF", "bring it into one of"]),
     (("server", "migrate", "busy"), ["task rebooting", "wait for its task"]),
     (("server", "migrate", "moving"), ["has move", "one move at a time", "droveway move show"]),
     (("server", "resize", "moving", "--flavor", "large"), ["has move", "one move at a time", "droveway move show"]),
