@@ -65,6 +65,7 @@ def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | No
     The daemon is the worker of ``host``, or a conductor where ``host`` is not given. Raises `droveway.errors.Refused`
     when
 
+    * [zookeeper] tls is true, and [tls] is empty;
     * [zookeeper] tls is not set, [tls] is empty, and a server of ZooKeeper is on another machine;
     * [zookeeper] tls is not set, [tls] has a certificate, and every server of ZooKeeper is on this machine;
     * the certificate's subject is not the one that the configuration names for this daemon.
@@ -104,7 +105,7 @@ def require_root(client: Any, root: str, access: Access | None) -> None:
         return  # the conductor that makes it gives it the right access list
     except exceptions.NoAuthError:
         raise Refused(
-            f"ZooKeeper does not say who may write {root}: it was not made by this Droveway, {_mend(root)}"
+            f"ZooKeeper does not say who may write {root}, so this Droveway did not make it: {_mend(root)}"
         ) from None
     if access is None:
         if not any(_writes(entry) and entry.id.scheme == "world" for entry in entries):
@@ -123,7 +124,10 @@ def _writes(entry: ACL) -> bool:
 
 
 def _mend(root: str) -> str:
-    return f"stop all daemons and say 'deleteall {root}' in zkCli.sh, nothing is lost, it is made anew from the journal"
+    return (
+        f"stop all daemons and say 'deleteall {root}' in zkCli.sh. Nothing is lost: a conductor makes {root} anew from "
+        "the journal"
+    )
 
 
 def _is_own(name: str) -> bool:

@@ -58,14 +58,14 @@ class Services:
         return Cloud(placement=self.placement, network=self.network, volumes=self.volumes, images=self.images)
 
     def ask(self, group: str) -> None:
-        """Send the service of this group a request that a move would send and that changes nothing.
+        """Send the service of this group of the configuration requests like those of a move, which change nothing.
 
-        Raises `droveway.errors.StepError` when it gives no answer. An optional service that the configuration does not
-        name is not asked.
+        Raises `droveway.errors.StepError` when the service gives no answer. An optional service that the configuration
+        does not name is not asked.
         """
         questions: dict[str, Callable[[], object]] = {
             "placement": lambda: self.placement.allocations(_NOBODY),
-            "neutron": lambda: self.network.require_roles(),  # noqa: PLW0108 - made when it is asked
+            "neutron": lambda: self.network.require_roles(),  # noqa: PLW0108 - else the client is made at once
             "cinder": lambda: self.volumes.for_server(_NOBODY),
             "glance": lambda: self.images.find(_NOBODY) if self.images is not None else None,
         }

@@ -194,7 +194,7 @@ class Images:
                 raise _gone(image)
             self._rest.done("GET", path, response)
             chunks = _received(response)
-            if response.status_code != _PARTIAL:
+            if response.status_code != _PARTIAL:  # no range was asked for, or the service knows none
                 yield from _behind(chunks, offset)
                 return
             where = response.headers.get("Content-Range", "")
@@ -228,7 +228,7 @@ class _File:
 class _Body:
     """The body of an upload, which a repeated request reads from its beginning.
 
-    The upload may last as long as it needs; each chunk has to be sent within `CHUNK_WITHIN`.
+    The upload may last as long as it needs: each chunk gives the request all the seconds of its time-out again.
     """
 
     def __init__(self, data: Data) -> None:
@@ -259,7 +259,7 @@ def _received(response: Any) -> Iterator[bytes]:
 
 
 def _behind(chunks: Iterator[bytes], offset: int) -> Iterator[bytes]:
-    """Yield the bytes from the offset on, of a response that begins at 0 since the service knows no ranges."""
+    """Yield the bytes of a response from the offset on; the response itself begins at byte 0."""
     for chunk in chunks:
         if offset < len(chunk):
             yield chunk[offset:]

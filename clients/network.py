@@ -188,7 +188,7 @@ class Network:
         self._delete(f"/ports/{port}/bindings/{host}")
 
     def bind(self, port: str, host: str, *, profile: Mapping[str, Any], device_owner: str) -> None:
-        """Bind an unbound port to the host; done when it is bound there with this profile and owner.
+        """Bind an unbound port to the host; nothing is done when it is bound there with this profile and owner.
 
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
@@ -198,7 +198,7 @@ class Network:
     def set_profile(self, port: str, profile: Mapping[str, Any]) -> None:
         """Give the port's active binding this profile, and leave it where it is.
 
-        Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind it there with that.
+        Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind the port with it.
         """
         self._require_bound(self._put(port, {"binding:profile": dict(profile)}))
 
@@ -285,7 +285,7 @@ class Network:
             self._done("PUT", path, response)
 
     def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> bool:
-        """Send a binding, and say whether Neutron accepted it; after a conflict it is False, and nothing was changed.
+        """Send a binding, and say whether Neutron accepted it; Neutron changes nothing after a conflict.
 
         If Neutron refuses the binding, the port's present binding on the host is read. An earlier try may have made it:
         if it names the right providers (see `_names`), it counts as accepted. Otherwise

@@ -1,6 +1,7 @@
 """Speaks to Placement for moves, for labs and for the audit.
 
-Every method may be repeated. Lost answers and conflicts of generations are handled in this module and nowhere else.
+Every method may be repeated. This module repeats a request after a lost answer or a conflict of a provider's
+generation. If somebody else has changed a consumer, it raises `ConsumerChanged`, and the caller decides.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ class Placement:
     """The client of Placement over a keystoneauth session; ``where`` has options of its adapter, such as region_name.
 
     Every method raises `droveway.errors.StepError`: ``placement-unavailable`` when Placement gives no answer,
-    ``allocation-conflict`` when a consumer's allocations are not what they should be, ``placement-failed`` otherwise.
+    ``placement-overdue`` once the step's deadline has passed, ``no-capacity`` when a provider is full,
+    ``no-allocation`` when a server holds nothing, ``allocation-conflict`` when a consumer's allocations are not what
+    they should be, and ``placement-failed`` for any other refusal.
     ``on_request`` is called with method and path before each request.
     """
 
@@ -207,8 +210,8 @@ class Placement:
         """Set the allocations of several consumers in one POST.
 
         ``consumers`` maps each consumer to what `allocations` returned for it, its new allocation request, and its
-        type. A request without allocations empties the consumer. A change by somebody else since then is not
-        overwritten. Raises ``full`` with the code ``no-capacity`` when a provider has not enough.
+        type. A request without allocations empties the consumer. What somebody else has changed since `allocations`
+        read it is not overwritten. Raises ``full`` with the code ``no-capacity`` when a provider has not enough.
         """
         body = {
             consumer: {
@@ -363,9 +366,10 @@ class Placement:
     def _write(
         self, body: dict[str, dict[str, Any]], stands: Callable[[], bool], full: type[StepError] = StepError
     ) -> None:
-        """POST the allocations; a repeat sends the same generations, so that Placement refuses one that comes late.
+        """POST the allocations.
 
-        ``stands`` reads the allocations and says whether the POST has already taken effect.
+        A repeat sends the same generations. So Placement carries out only one of the requests, even if an earlier one
+        arrives late. ``stands`` reads the allocations and says whether the POST has already taken effect.
         """
 
         def post() -> None:

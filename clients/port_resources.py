@@ -57,7 +57,8 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
         """Return the value of ``allocation`` in a profile after the port's amounts have changed.
 
         ``asked`` is what the port asked for before, and ``named`` maps each of those groups to its provider. Neutron
-        gives a group with other amounts another id. None when one of the new groups had no provider before.
+        gives a group with other amounts another id. A new group takes the provider of the old group of its kind, and is
+        left out when there was none. None when no group is left.
         """
         givers = {_asks_bandwidth(group): named[group.id] for group in asked.groups if group.id in named}
         found = {group.id: givers[kind] for group in self.groups if (kind := _asks_bandwidth(group)) in givers}

@@ -62,7 +62,8 @@ class Rest:
     """Sends requests to one service and judges the answers.
 
     Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``. The code is
-    ``NAME-overdue`` once the running step's deadline has passed, which is checked before and after each request.
+    ``NAME-overdue`` once the running step's deadline has passed. It is checked before each request, and after one that
+    got no answer.
     """
 
     def __init__(self, adapter: Adapter, name: str, on_request: Callable[[str, str], None] | None = None) -> None:
@@ -73,8 +74,8 @@ class Rest:
     def send(self, method: str, path: str, *, final: Collection[int] = (), **options: Any) -> Any:
         """Return the response to one request; raises `TryAgainError` when none came or the service failed.
 
-        A response with a status in ``final`` is returned even when it is a server error. Before it sends anything but a
-        GET, it raises what `droveway.clients.send_guard` raises.
+        A response with a status in ``final`` is returned even when it is a server error. Anything but a GET is only
+        sent if the guard of `droveway.clients.send_guard` raises no error.
         """
         # Most commands ask no service: none of those waits for the import of keystoneauth and requests.
         from keystoneauth1 import exceptions
@@ -117,7 +118,7 @@ class Rest:
         return response
 
     def repeat(self, call: Callable[[], _Answer]) -> _Answer:
-        """Call until there is an answer: a few times within some seconds."""
+        """Call until there is an answer, at most `ATTEMPTS` times; no pause is longer than `PATIENCE`."""
         import tenacity
 
         retrying = tenacity.Retrying(

@@ -16,7 +16,10 @@ _GUARD: Final[contextvars.ContextVar[Callable[[], object] | None]] = contextvars
 
 @contextlib.contextmanager
 def asking(guard: Callable[[], object]) -> Iterator[None]:
-    """Call ``guard`` before each such request of this thread; the request fails with the error that it raises."""
+    """Call ``guard`` before each request of this thread that changes something in a cloud service.
+
+    The request fails with the error that ``guard`` raises.
+    """
     token = _GUARD.set(guard)
     try:
         yield

@@ -84,8 +84,8 @@ def user_of(conf: cfg.ConfigOpts, group: str) -> str:
 class Neutron:
     """Holds keystoneauth's adapter of Neutron's API v2.0, made at the first request, which may look up the address.
 
-    It finds the address as openstacksdk does. Each command that requests a move asks Neutron, and would spend most of
-    its time on importing openstacksdk.
+    It finds the address as openstacksdk does. Each command that requests a move asks Neutron. With openstacksdk in the
+    place of this class, such a command would spend most of its time on importing it.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:

@@ -45,11 +45,14 @@ class Session(requests.Session):
         return {**found, "proxies": dict(found["proxies"])}
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
-        """Send a request and receive its whole body; raises `requests.RequestException` when the time is over."""
+        """Send a request and receive the answer, with its whole body unless the caller streams that.
+
+        Raises `requests.RequestException` when the time is over.
+        """
         with deadlines.within(options.get("timeout")):
             left = deadlines.left()
             if left is not None and left <= 0:
-                raise requests.Timeout("no time is left for it")
+                raise requests.Timeout("no time is left for this request")
             options["timeout"] = left
             return super().send(request, **options)
 
@@ -69,7 +72,7 @@ class _Raw(io.RawIOBase):
         if left is not None:
             if left <= 0:
                 raise TimeoutError("the answer took too long")
-            # urllib3 sets it anew for each request.
+            # urllib3 sets the connection's time-out anew for each request, so that this one does not stay.
             self._connection.settimeout(left)
         return self._received.readinto(buffer)
 

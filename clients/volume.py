@@ -142,7 +142,10 @@ class Volumes:
         self._delete(f"/attachments/{attachment}")
 
     def shown(self, attachment: str) -> dict[str, Any]:
-        """Return the attachment as Cinder shows it, with its flat ``connection_info``, which may hold a secret."""
+        """Return the attachment as Cinder shows it.
+
+        Its ``connection_info`` has the driver's data beside the driver's type, and may hold a secret.
+        """
         path = f"/attachments/{attachment}"
         response = self._rest.repeat(lambda: self._send("GET", path))
         if response.status_code == NOT_FOUND:
@@ -161,7 +164,7 @@ class Volumes:
         return {"driver_volume_type": kind, "data": info, "serial": row["volume_id"]}
 
     def create_volume(self, *, name: str, size_gb: int, bootable: bool = False) -> str:
-        """Make a volume for a lab, wait until it is available, and return its id."""
+        """Make a volume for a lab and return its id, once Cinder is no longer creating it."""
         body = {"volume": {"name": name, "size": size_gb}}
         made = self._rest.repeat(lambda: self._send("POST", "/volumes", json=body))
         volume = str(self._rest.done("POST", "/volumes", made).json()["volume"]["id"])

@@ -108,7 +108,7 @@ class LeafWatch:
         self._path = path
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self._told = 0
+        self._events = 0
         """The number of events so far."""
         self.known: bool | None = None
         """Whether the node exists; None after an event, and before the first `look`."""
@@ -120,11 +120,11 @@ class LeafWatch:
         """
         if (known := self.known) is not None:
             return known
-        told = self._told
+        events = self._events
         present = self._session.exists(self._path, watch=self._on_event)
         with self._lock:
             # An event that came since the question makes the answer old.
-            if told == self._told:
+            if events == self._events:
                 self.known = present
         return present
 
@@ -145,7 +145,7 @@ class LeafWatch:
 
     def _on_event(self, event: Any) -> None:
         with self._lock:
-            self._told += 1
+            self._events += 1
             self.known = None
             callbacks = list(self._callbacks)
         if event.type != EventType.NONE:
@@ -162,7 +162,7 @@ class Listing:
         self._path = path
         self._callback = callback
         self._lock = threading.Lock()
-        self._told = 0
+        self._events = 0
         """The number of events so far."""
         self._known: list[str] | None = None
         self._ends = contextlib.ExitStack()
@@ -176,14 +176,14 @@ class Listing:
 
         Raises `droveway.errors.CoordinationLost`.
         """
-        known, told = self._known, self._told
+        known, events = self._known, self._events
         if known is not None:
             return self._session.children(self._path) if fresh else known
         # Only the watch of `_node` fires when the node is made or deleted.
         names = self._session.children(self._path, watch=self._on_event) if self._node.look() else []
         with self._lock:
             # An event that came since the question makes the answer old.
-            if told == self._told:
+            if events == self._events:
                 self._known = names
         return names
 
@@ -202,7 +202,7 @@ class Listing:
 
     def _forget(self, *, tells: bool = True) -> None:
         with self._lock:
-            self._told += 1
+            self._events += 1
             self._known = None
         if tells:
             self._callback()

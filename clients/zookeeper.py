@@ -38,10 +38,10 @@ MOVES: Final = f"{ROOT}/moves"
 HOSTS: Final = f"{ROOT}/hosts"
 
 EMBEDDED_TIMEOUT: Final = 10.0
-"""The time-out in seconds of a lab's sessions, which end only when they are closed."""
+"""The seconds that a lab's sessions give as their time-out. In truth they end only when they are closed."""
 
 _AT_ONCE: Final = 200
-"""How many deletes go into one transaction, so that it stays well below the largest request of a server."""
+"""How many deletes go into one transaction, so that it stays well below the largest request that ZooKeeper takes."""
 
 _RETRY: Final = {"max_tries": 5, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 _RECONNECT: Final = {**_RETRY, "max_tries": -1}
@@ -126,7 +126,7 @@ class Coordination:
 
     def __init__(self, client: Any, access: Access | None = None, *, timeout: float = EMBEDDED_TIMEOUT) -> None:
         self.timeout = timeout
-        """Seconds after which ZooKeeper ends a session that it does not hear from."""
+        """Seconds after which ZooKeeper ends a session that it does not hear from; see `EMBEDDED_TIMEOUT` for a lab."""
         self.client = client
         """The client, with kazoo's interface."""
         self.access = access
@@ -210,10 +210,10 @@ class Coordination:
             return True
 
     def clock(self, folder: str) -> dt.datetime | None:
-        """Return ZooKeeper's time in UTC, without a zone; None while the folder does not exist.
+        """Return ZooKeeper's time in UTC, without a zone; None when this daemon may not make a node in the folder.
 
-        It is the time of a node that is made in the folder for this. A worker cannot make it before a conductor has
-        made the folder.
+        It is the time of a node that is made in the folder for this. With access lists, a worker may not make the
+        folder, so it gets None until a conductor has made it.
         """
         path = f"{folder}/clock"
         with self._translated():
@@ -426,7 +426,7 @@ class _SecureHandler(_Handler):
         super().__init__()
         self._identity = identity
         self.refusal = ""
-        """Why the last connection was refused; empty when it was not."""
+        """Why a TLS handshake failed the last time; empty when none has failed."""
 
     def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
         """Connect to a server with TLS; ``timeout`` is in seconds."""
@@ -447,7 +447,8 @@ def connect(hosts: str, *, timeout: float, protection: Protection | None = None)
     """Open a session with a ZooKeeper at ``hosts`` (``name:port,name:port``).
 
     ``timeout`` is the session's, in seconds: for so long the claims of a process that died are still held. Raises
-    `droveway.errors.Refused` when Droveway's nodes there have other access lists than they should have.
+    `droveway.errors.CoordinationLost` when no ZooKeeper answers, and `droveway.errors.Refused` when Droveway's root
+    node there has another access list than it should have.
     """
     access = protection.access if protection is not None else None
     handler = _Handler() if protection is None else _SecureHandler(protection.identity)

@@ -66,10 +66,10 @@ def embedded_cloud(
     ``volumes`` and ``images``: the folders that hold their bytes.
     """
     engine = services_engine(database)
-    books = embedded_placement(placement)
-    network = network_service(engine, Placement(books))
+    session = embedded_placement(placement)
+    network = network_service(engine, Placement(session))
     return EmbeddedCloud(
-        placement=Placement(books, on_request=on_request),
+        placement=Placement(session, on_request=on_request),
         network=Network(network, on_request=on_request),
         volumes=Volumes(volume_service(engine, volumes), on_request=on_request),
         images=Images(image_service(engine, images), on_request=on_request),

@@ -80,7 +80,7 @@ class PortPolicy(Base):
     port: Mapped[str] = mapped_column(ForeignKey("ports.id", ondelete="CASCADE"), primary_key=True)
     policy: Mapped[str] = mapped_column(ForeignKey("qos_policies.id"))
     legacy: Mapped[bool] = mapped_column(default=False)
-    """Whether it is shown in the legacy format, as by a Neutron without port-resource-request-groups."""
+    """Whether what the port asks for is shown in the legacy format: without port-resource-request-groups."""
 
 
 class Device(Base):

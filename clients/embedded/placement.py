@@ -45,8 +45,8 @@ def embedded_placement(database: Path) -> keystone.Session:
     """Return a keystoneauth session with a Placement on this SQLite file, which is made when it is missing.
 
     Every process and thread may use the file at the same time: requests are answered one after another, by a lock here
-    and a lock file beside the database. Raises `droveway.errors.Refused` at the first request when the directory cannot
-    be written.
+    and a lock file beside the database. A request raises `droveway.errors.Refused` when the directory cannot be
+    written, or when the file is no database any more.
     """
     http = requests.Session()
     # Nothing leaves the process. Without this, each request would look for a proxy and a password file.
@@ -56,7 +56,7 @@ def embedded_placement(database: Path) -> keystone.Session:
 
 
 def disconnect(database: Path) -> None:
-    """Close this process's connections to the database; then it may be forked, or the file be replaced."""
+    """Close this process's connections to the database; then the process may fork, or the file be replaced."""
     _application(database.absolute()).close()
 
 
