@@ -47,7 +47,7 @@ class Finding:
     detail: str
     """One sentence that says what is there and what should be."""
     mend: str
-    """The command that mends the finding, or that shows more where no command can be named that mends it."""
+    """The command that mends the finding. Where no command can, it is one that shows more."""
     host: str = NOBODY
     server: str = NOBODY
     move: str = NOBODY
@@ -89,7 +89,10 @@ def update(table: str, where: Mapping[str, str | int], values: Mapping[str, str 
 
 
 def update_json(table: str, where: Mapping[str, str | int], column: str, values: Mapping[str, Any]) -> str:
-    """Return the SQL statement by which an operator mends a serialised object; ``values`` by paths in its JSON."""
+    """Return the SQL statement by which an operator mends a serialised object.
+
+    ``values`` maps paths in the object's JSON to the values that belong there.
+    """
     named = sa.table(table, *(sa.column(name) for name in {**where, column: None}))
     # This is the only function by which SQLite, MariaDB and MySQL all read JSON from a text.
     read = [part for path, value in values.items() for part in (path, sa.func.json_extract(json.dumps(value), "$"))]

@@ -16,9 +16,9 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
-_HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
+_OF_NO_SERVER: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """The kinds of findings that concern no server."""
-_NOT_OF_ROWS: Final = _HOSTS | {Kind.JOURNAL}
+_NOT_OF_ROWS: Final = _OF_NO_SERVER | {Kind.JOURNAL}
 """The kinds of findings that do not rest on a server's rows."""
 _SAFE: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
 """The beginnings of commands that an operator may follow in any case.
@@ -33,7 +33,7 @@ def gently(snapshot: Snapshot, finding: Finding) -> Finding:
     if finding.kind not in _NOT_OF_ROWS and (found := behind.of(snapshot, finding.server)) is not None:
         return dataclasses.replace(finding, mend=found.mend)
     standing = snapshot.standings.get(finding.server)
-    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_SAFE):
+    if standing is None or finding.kind in _OF_NO_SERVER or finding.mend.startswith(_SAFE):
         return finding
     if (move := standing.move) is not None:
         row = snapshot.migration_of.get(move.id)

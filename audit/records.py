@@ -99,10 +99,11 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappingRow:
-    """The cell that the API database has for a server; None when the server is not built yet."""
+    """The instance mapping of a server in Nova's API database."""
 
     server: str
     cell: str | None
+    """The server's cell; None while the server is not built yet."""
     deleted: bool
 
 
@@ -198,10 +199,11 @@ class IntentRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DebtRow:
-    """A clean-up that a host still owes, or owed until an operator wrote it off."""
+    """A clean-up that a host or a cell still owes, or that a host owed until an operator wrote it off."""
 
     id: int
     host: str
+    """The host that owes it; empty where a cell does."""
     move: str
     action: str
     written_off: bool = False
@@ -221,7 +223,7 @@ class PortView:
     id: str
     server: str
     bindings: Mapping[str, str]
-    """Maps each host that the port is bound to, to ACTIVE or INACTIVE."""
+    """Maps each host to the status of the port's binding there, ACTIVE or INACTIVE."""
     profile: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The profile of the active binding."""
     vnic_type: str = "normal"
@@ -235,8 +237,8 @@ class PortView:
 class Consumer:
     """A consumer of allocations.
 
-    ``kind`` is its consumer type. Nova gives the consumer of a server no type. For a consumer without a type ``kind``
-    is the type of a server.
+    ``kind`` is its consumer type. For a consumer without a type it is INSTANCE, the type of a server, since Nova gives
+    a server's consumer no type.
     """
 
     kind: str
@@ -288,7 +290,7 @@ class Store:
     entries: tuple[Directory, ...]
     """The entries that any of the hosts sees in it."""
     own: Mapping[str, tuple[Directory, ...]] = dataclasses.field(default_factory=dict)
-    """The entries that each host sees in it, where the hosts were asked one by one; else all see the same."""
+    """The entries that each host sees in it; empty when they were not asked one by one: all see ``entries``."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -336,7 +338,7 @@ class Unseen:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostsSeen:
-    """What was read of the hosts; each host is in ``hosts`` or in ``unseen``."""
+    """What was read of the hosts; each is in ``hosts``, in ``unseen``, or in both if a part of it could not be read."""
 
     hosts: tuple[HostView, ...] = ()
     stores: tuple[Store, ...] = ()

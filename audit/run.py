@@ -53,7 +53,7 @@ CHECKS: Final[tuple[Check, ...]] = (
 ON_HOST: Final = frozenset({Kind.DISK, Kind.GUEST, Kind.CONNECTION, Kind.INTERFACE, Kind.ALLOCATION})
 """The kinds of findings that a debt explains when its action is not in `TAKEN_AWAY`.
 
-A debt explains a finding of the kind ALLOCATION only when something is on a host and has no allocation there.
+Of the kind ALLOCATION a debt explains only the finding that a host has something of a server without an allocation.
 """
 _DISKS: Final = frozenset({Kind.DISK, Kind.ALLOCATION})
 _WIRES: Final = frozenset({Kind.CONNECTION, Kind.INTERFACE})
@@ -98,7 +98,7 @@ def audit(sources: Sources) -> Report:
 
 
 def _again(finding: Finding) -> Hashable:
-    """Return the key by which a finding is the same in both snapshots.
+    """Return the key by which a finding of the first snapshot is found again in the second.
 
     For a guest that runs twice the key leaves out what a move may change meanwhile.
     """

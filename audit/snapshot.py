@@ -45,7 +45,10 @@ class Phase(enum.StrEnum):
     """
 
     REST = "rest"
-    """No move is open: the server is on one host, with one allocation, one binding for each port and so on."""
+    """No move is open, or the open move's first flow has not begun.
+
+    The server is on one host, with one allocation, one binding for each port and so on.
+    """
     VERIFYING = "verifying"
     """The server waits for its confirm or revert, and has exactly what Nova has in VERIFY_RESIZE."""
     MOVING = "moving"
@@ -142,7 +145,7 @@ class Snapshot:
     flows: tuple[FlowRow, ...]
     open_steps: tuple[StepRow, ...]
     begun: frozenset[str]
-    """The flows that have run at least one step."""
+    """The flows that have not ended and have run at least one step."""
     intents: tuple[IntentRow, ...]
     debts: tuple[DebtRow, ...]
     """All debts. Those that were written off explain findings for as long as their host is declared down."""

@@ -127,7 +127,7 @@ def take(sources: Sources) -> Snapshot:
 
 
 def _asked(moves: Iterable[MoveRow], flows: Iterable[FlowRow]) -> dict[str, MoveRow]:
-    """Map Nova's request ids to the ended moves whose end is to be seen in Nova by an instance action alone.
+    """Map the request ids of flows to their moves, for ended moves that leave only an instance action in Nova.
 
     Of each server only the last move is looked at.
     """

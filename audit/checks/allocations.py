@@ -94,7 +94,7 @@ def _server(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
 
 def _in_a_move(snapshot: Snapshot, standing: Standing, held: Held, *, doubled: bool) -> Iterator[Finding]:
     move = standing.move
-    assert move is not None  # noqa: S101 - only a server without one is at rest
+    assert move is not None  # noqa: S101 - a server without one is at rest
     kept = {host: _comparable(amounts) for host, amounts in snapshot.held(move.id).items()}
     has = {host: _comparable(amounts) for host, amounts in held.items()}
     explained = list(_explained(standing, move))

@@ -46,7 +46,7 @@ class Behind(NamedTuple):
 
     @property
     def mend(self) -> str:
-        """Return the command that writes what the move left, or shows the move when Nova may have changed the rows."""
+        """Return the command that writes what the move left, or only shows it if rows are lost or ``where`` is ''."""
         if self.is_lost:
             return f"droveway move show {self.move.short}, then put back a newer copy of the cell's database"
         if not self.where:
@@ -120,7 +120,8 @@ def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -
 
     * the rows have the fence of a flow that no conductor runs;
     * Nova's instance action for the move is missing, which Nova only deletes together with the server;
-    * the move failed, and its instance action has not.
+    * the server has a task_state, and the move was undone, but its instance action is not marked as failed;
+    * the shelved server has no task_state, and Cinder has a newer attachment of a volume than the rows name.
     """
     row = standing.row
     if row is None or row.task_state not in SHELVING or row.cell not in (move.source_cell, move.dest_cell):

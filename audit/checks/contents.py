@@ -40,8 +40,8 @@ def unread(snapshot: Snapshot) -> Iterator[Finding]:
             yield _finding(
                 disk,
                 move,
-                f"of {disk.disk} in instances/{disk.name} on {disk.host} {disk.read} of {disk.size} bytes were read, "
-                f"so what it holds was not compared yet",
+                f"{disk.read} of {disk.size} bytes were read of {disk.disk} in instances/{disk.name} on {disk.host}, "
+                "so what it holds was not compared yet",
                 "droveway audit",
             )
 

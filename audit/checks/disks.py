@@ -61,8 +61,9 @@ def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, 
     """Return why the entry should not be there; empty when it may."""
     if kept := _KEPT.fullmatch(suffix):
         return _objection_to_kept(snapshot, store, server, kept[1])
-    purged = _TEMPORARY.fullmatch(suffix)
-    if purged and _keeping(snapshot, store, purged[1]) is not None:
+    temporary = _TEMPORARY.fullmatch(suffix)
+    # A worker that deletes kept disks gives their directory such a name first.
+    if temporary and _keeping(snapshot, store, temporary[1]) is not None:
         return ""
     standing = snapshot.standings.get(server)
     if standing is None:

@@ -149,7 +149,7 @@ def _should_run(row: ServerRow) -> bool | None:
 
 
 def _power_state(standing: Standing, row: ServerRow, guest: Guest) -> Finding | None:
-    """Find a power_state that contradicts the guest; a guest that should be off, or on, has a finding of its own."""
+    """Find a power_state that contradicts the guest; a guest that contradicts the vm_state has a finding of its own."""
     should_run = _should_run(row)
     if row.task_state is not None or (should_run is not None and should_run != guest.running):
         return None

@@ -73,7 +73,7 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
         why = f"is not shelved, but nobody could look whether its disks are on {standing.host}"
         mend = f"droveway host show {standing.host}"
     else:
-        why = "is shelved as another image" if standing.offloaded else "is not shelved"
+        why = "is shelved, but does not use this image" if standing.offloaded else "is not shelved"
         mend = f"openstack image delete {image.id}"
     name = standing.name if standing is not None else image.server
     yield Finding(

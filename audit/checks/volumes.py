@@ -27,7 +27,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRow | None) -> Iterator[Finding]:
-    """Compare the attachments of a server at rest; ``last`` is the server's last move."""
+    """Compare the attachments of a server that no flow is moving; ``last`` is the server's last move."""
     row = standing.row
     if row is not None and row.vm_state == VmState.SHELVED_OFFLOADED and not standing.offloaded:
         # Nova is unshelving the server. Its volumes may be exported to the new host already, or to no host yet.

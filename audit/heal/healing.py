@@ -110,7 +110,7 @@ class RuleInput:
             raise LeftAlone(f"the move {held.short} holds {held.server_name}: droveway move show {held.short}")
 
     def quiet(self, server: str) -> Standing:
-        """Return the server; raises `LeftAlone` unless it is on a host and has no task in Droveway or Nova."""
+        """Return the server's standing; raises `LeftAlone` when it is on no host or has a task under way."""
         self.require_rest(server)
         standing = self.snapshot.standings.get(server)
         if standing is None or standing.row is None or not standing.placed:

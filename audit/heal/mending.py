@@ -141,7 +141,7 @@ def _offer(placement: Placement, provider: Provider) -> Offer:
 
 def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
     if not mend.move:
-        # There is no move whose history could have it. The command's output and the log have it.
+        # The server has no move in whose history the mend could be noted. The command's output and the log tell of it.
         finding = mend.finding
         with orphans.hold_unmoved(sources.journal, finding.server, finding.server) as hold:
             outcome = _mend(sources, mend, hold, 0)

@@ -29,7 +29,7 @@ Holds = Mapping[str, Amounts]
 
 
 class Unsettled(Conflict):
-    """It is not certain which providers the ports should have, or the host has no room; the message says which."""
+    """The allocations and bindings for ports cannot be set right without a person; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

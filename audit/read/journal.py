@@ -65,6 +65,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
 
 def _returning(session: orm.Session) -> dict[str, str]:
     """Map each move with an open revert to the host that it tries now in place of the source."""
+    # The numbers of such hosts are below 0 and count down. So the last row of a move is the host that it tries now.
     tried = (
         sa.select(MoveAttempt.move_id, MoveAttempt.host)
         .join(Move, Move.id == MoveAttempt.move_id)
@@ -127,8 +128,8 @@ def intents(session: orm.Session) -> tuple[IntentRow, ...]:
 def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
     """Map (move, disk) to the digest that the last copy made of the disk, which was then set aside.
 
-    It has the moves that are open or whose source is still kept. The digest is empty when the copy came from an image:
-    then the checksum is the image's, and the bytes of a flattened disk differ from the image's.
+    The map has the moves that are open or whose source is still kept. The digest is empty when the copy came from an
+    image: then the checksum is the image's, and the bytes of a flattened disk differ from the image's.
     """
     kept = sa.select(Debt.move_id).where(Debt.action == PURGE, Debt.settled_at.is_(None))
     ended = [state.value for state in ENDED]

@@ -210,5 +210,5 @@ def _requested_flavor(spec: str) -> str:
         request = objects.unpack(objects.decode(spec), "RequestSpec").data
         return str(objects.flavor_data(request["flavor"])["flavorid"])
     except (BadObject, KeyError):
-        # Nova cannot read such an object, too. It does not end the audit: the empty answer becomes a finding.
+        # Nova cannot read such an object either. The audit goes on: the empty answer becomes a finding.
         return ""
