@@ -103,7 +103,10 @@ def _stop(lab: Lab) -> int:
 
 
 def _make_root(files: Layout) -> bool:
-    """Make the lab's directory, unless it exists and is empty; return whether it was made."""
+    """Make the lab's directory, unless it exists and is empty; return whether it was made.
+
+    A lab in it that was never finished is removed first.
+    """
     root = files.root
     if files.identity.exists():
         if layout.read_identity(files, unfinished=True).complete:

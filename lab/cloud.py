@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Options(Record, frozen=True):
-    """The options of the whole lab, with Nova's names; they are written into its droveway.conf."""
+    """The options of the whole lab; they are written into its droveway.conf."""
 
     allow_resize_to_same_host: bool = False
     max_attempts: Positive = 3

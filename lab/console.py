@@ -2,7 +2,7 @@
 
 A guest that is still booting does not read its serial line, and what it writes while nobody is connected is lost. So
 the lab repeats its question for the guest's status until the guest answers. The answer shows that the guest reads the
-line. The lab sends any other line only after that, and sends it once.
+line. The lab sends any other line only after that, and once on each connection.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ STALL_POLL: Final = 0.05
 """Seconds between two checks whether a stalled step is released."""
 
 _VERIFY: Final = "verify"
-# The effects that need no room on a disk. The name is empty in a conductor.
+# The names of the effects that need no room on a disk. A conductor has no effects, so its name is empty.
 _WRITES_NOTHING: Final = frozenset({"", "offer", "offered", "withdraw"})
 _CHUNKS: Final = "-chunks"
 
@@ -72,7 +72,7 @@ def arm(files: Layout, fault: Fault) -> Fault:
     if fault.process == "conductor" and fault.action in ("enospc", "corrupt"):
         raise Refused(f"only a worker meets {fault.action}: arm it with --process worker, or without")
     if fault.process == "worker" and fault.phase != "during":
-        raise Refused(f"a worker is hit during its action, not {fault.phase} a step: arm it with --phase during")
+        raise Refused("a worker meets a fault only during an action: arm it with --phase during")
     if fault.action == "fail" and fault.phase == "stored":
         raise Refused("a step whose result is stored can fail no more: arm the failure with --phase after")
     with _locked(files) as present:

@@ -29,8 +29,8 @@ _LONGEST_SOCKET_ROOT = 40
 SOCKET_PATH_BYTES: Final = 107
 """The largest number of bytes in the path of a unix socket."""
 
-# The longest path below the host's directory: a guest's monitor where libvirt puts it (a daemon starts fewer than
-# 10,000 guests), or else the worker's own socket.
+# The longest path after the host's name in the directory of the sockets: a guest's monitor where libvirt puts it (a
+# daemon starts fewer than 10,000 guests), or else the worker's own socket.
 _BEHIND_HOST = {
     "libvirt": "/config/libvirt/qemu/lib/domain-9999-instance-00000000/monitor.sock",
     "sandbox": ".sock",

@@ -1,8 +1,8 @@
 """Recognises a lab's databases that were truncated, swapped with another lab's, or restored from an older copy.
 
-Whenever the lab begins and ends to run, it writes down numbers that only ever grow, called marks: the epoch and step of
-the conductors' journal, the finished commands of each worker's journal, the generations of Placement's providers. A
-database with a lower number than its mark is older than what the lab has seen.
+Whenever the lab begins to run, and again when it ends, it writes down numbers that only ever grow, called marks: the
+epoch and step of the conductors' journal, the finished commands of each worker's journal, the generations of
+Placement's providers. A database with a lower number than its mark is older than what the lab has seen.
 
 If an operator's command was killed, it has not written the marks of its end. Then the workers' journals can still show
 that the conductors' journal was restored from an older copy: they have higher epochs or step numbers than it has.
@@ -159,7 +159,8 @@ class Databases:
     def record(self) -> None:
         """Write the marks that the databases have now; the caller holds the lab's lock, and has checked the databases.
 
-        A database that cannot be read keeps its last mark: the trouble may pass, and the next run reads it again.
+        A database that cannot be read keeps its last mark: the trouble may pass, and the next run reads it again. A
+        worker's journal that does not name the conductors' journal as its own gets a note that names it.
         """
         present = self.read()
         for host, mark in present.workers.items():

@@ -72,7 +72,7 @@ def stop_server(lab: Lab, name: str) -> bool:
 
 
 def delete_server(lab: Lab, name: str) -> None:
-    """Delete the server, after its open move was confirmed, was undone or has ended. It may be repeated.
+    """Delete the server, after its open move was confirmed, was undone or has ended; may be repeated.
 
     Raises `StillMoving` when the move waits for something. The request stays, and goes on by itself or when it is
     repeated.

@@ -56,7 +56,7 @@ class Parts:
 
     @property
     def known_cells(self) -> dict[str, Database]:
-        """Return the same databases, since all cells of a lab are files and so always answer."""
+        """Return `cell_databases`, since all cells of a lab are files and so always answer."""
         return self.cell_databases
 
     def super_conductors(self) -> list[str]:
@@ -117,8 +117,8 @@ class Parts:
             )
         if hosts and self.runs_moves():
             raise Refused(
-                f"another command runs this lab and may have started the worker of host {', '.join(hosts)} before it "
-                "was stopped: wait until that ends"
+                f"another command runs this lab and may have started the worker of host {', '.join(hosts)} before the "
+                "worker was stopped: wait until that command ends"
             )
 
     def runs_moves(self) -> bool:

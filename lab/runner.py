@@ -247,7 +247,7 @@ def start_conductor(lab: Parts, coordination: Coordination, *, probe: Probe | No
 
 
 def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
-    """Return the host that a move's step is carried out on; None when it has none or it is not known yet."""
+    """Return the host that a move's step is carried out on; None when the step has no host, or no known one."""
     with lab.journal.read() as session:
         move = moves.get(session, move_id)
         flow = moves.flow_of(session, move.flow_uuid) if move.flow_uuid else None

@@ -57,7 +57,7 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
 def start(lab: Lab, found: catalog.Server) -> bool:
     """Start a server that is off, also one whose guest died; False when it runs.
 
-    Raises `droveway.errors.Refused` for a server that is neither active nor stopped.
+    Raises `droveway.errors.Refused` for a server that has a task, or that is neither active nor stopped.
     """
     return _power(lab, found, VmState.STOPPED, VmState.ACTIVE)
 
@@ -314,4 +314,4 @@ def _require_group(session: orm.Session, name: str) -> None:
 
 
 def _unfenced() -> None:
-    """Check nothing: no move can begin while a lab makes or removes a server."""
+    """Check nothing: the lab's own commands have no claim that another one could have replaced."""

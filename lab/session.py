@@ -19,7 +19,7 @@ class Lab(Parts):
     """A lab of this version, which implements the protocol `droveway.cli.sites.OperatedSite`."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
-        """Return how the server's disks would get there, why, and the bytes over the network."""
+        """Return how the server's disks would get to the destination, the reason for that, and the bytes to send."""
         from droveway.lab import storage
 
         return storage.variant(self, server, source, destination)

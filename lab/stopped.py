@@ -21,7 +21,7 @@ def stopped_workers(files: Layout) -> list[str]:
 
 
 def stop(files: Layout, host: str) -> None:
-    """Mark the host's worker as stopped; nothing is done when it is."""
+    """Mark the host's worker as stopped; nothing is done when it is marked already."""
     with _locked(files):
         _write(files, [*stopped_workers(files), host])
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def variant(lab: Parts, server: str, source: str, destination: str) -> tuple[str, str, int]:
-    """Return the way of the disks, why it is that, and the bytes over the network: what the disks have allocated."""
+    """Return how the disks would get to the destination, the reason for that, and the bytes to send.
+
+    The bytes are those that the disks, without swap, have allocated; 0 when no disk goes over the network.
+    """
     hypervisor = lab.hypervisor(source)
     directories = Directories(hypervisor.instances)
     formats = directories.formats(server)
