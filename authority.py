@@ -103,7 +103,7 @@ def make_certificate(
 
 
 def require_name(name: str) -> None:
-    """Raise `droveway.errors.Refused` for what can be no machine's name in a certificate and in a path."""
+    """Raise `droveway.errors.Refused` for a name that a machine cannot have in a certificate and in a path."""
     if not _NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
         raise Refused(
             f"{name!r} cannot be the name of a machine in a certificate: give up to {_LONGEST_NAME} letters, digits, "
@@ -165,7 +165,7 @@ def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-            # It fails when the name is that of a file, or of a folder that is not empty.
+            # The rename fails when the name is that of a file, or of a folder that is not empty.
             made.rename(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)

@@ -61,7 +61,7 @@ def load(conf: cfg.ConfigOpts) -> Identity | None:
     Raises `droveway.errors.Refused` in these cases:
 
     * A file is not named, cannot be read, or is no PEM file of its kind.
-    * Every user of this machine may read the key, or the key belongs to another certificate.
+    * Every user of this machine has a right to the key's file, or the key belongs to another certificate.
     * The certificate has expired, or is not valid yet.
     """
     given = {name: Path(conf.tls[name]) for name in FILES if conf.tls[name]}
@@ -115,7 +115,7 @@ def _require_key(certificate: Path, key: Path, own: x509.Certificate) -> None:
         mode = key.stat().st_mode
         private = serialization.load_pem_private_key(key.read_bytes(), password=None)
     if mode & stat.S_IRWXO:
-        raise Refused(f"[tls] key {key} may be read by everybody on this machine: chmod o-rwx {key}")
+        raise Refused(f"[tls] key {key} gives rights to everybody on this machine: chmod o-rwx {key}")
     if private.public_key() != own.public_key():
         raise Refused(
             f"[tls] key {key} is not that of the certificate {certificate}: give the pair that belongs together"

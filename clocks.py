@@ -28,7 +28,7 @@ DRIFT: Final = 0.001
 """The share by which a clock may run too fast or too slow without a jump: twice the highest rate at which NTP slews."""
 
 MOST_JUMPS: Final = 100
-"""How many jumps are kept apart; older ones are summed up in one."""
+"""The largest number of jumps that are kept apart. When there are more, one jump replaces all of them."""
 
 
 def now() -> dt.datetime:
@@ -103,6 +103,7 @@ class Steady:
         return deadline <= now - dt.timedelta(seconds=max(0.0, ahead))
 
     def _compare(self, last: _Reading, reading: _Reading) -> None:
+        # At most and at least so many seconds passed between the two moments at which the clock was read.
         most, least = reading.answered - last.asked, reading.asked - last.answered
         told, slack = (reading.shown - last.shown).total_seconds(), JUMP + DRIFT * most
         if told > most + slack:
@@ -110,6 +111,7 @@ class Steady:
             # than it has to, and never ends too early.
             self._note(_Jump(told - most, reading.shown))
         elif told < least - slack:
+            # The clock showed this right after the jump, if it jumped right after the last reading, else a later time.
             self._note(_Jump(told - least, reading.shown - dt.timedelta(seconds=most)))
 
     def _note(self, jump: _Jump) -> None:

@@ -1,6 +1,7 @@
 """Defines every error that Droveway raises on purpose.
 
-Each class carries a stable ``code`` (scripts and `move history` show it) and an ``exit_code`` (what the CLI ends with).
+Each class carries a stable ``code``, which scripts rely on and `move history` shows, and an ``exit_code``, with which
+the CLI ends.
 
 An *alternate* is a further host that a move tries when its destination was at fault. An *epoch* is the number of a
 conductor's claim on a move: a claim with a newer epoch makes every older claim worthless.

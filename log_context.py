@@ -51,7 +51,7 @@ class _NoMoveContext(context.RequestContext):
         return {}
 
 
-# Only a private attribute of oslo.context takes a thread's context away. So a context without ids replaces it.
+# oslo.context has no public call that takes a thread's context away. So a context without ids replaces it.
 _NO_MOVE: Final = _NoMoveContext(request_id=ABSENT)
 
 # oslo.context's own store is not enough. A lab, which is a whole cloud for trials and tests, runs Placement inside its
