@@ -108,7 +108,10 @@ class Command(command.Command, abc.ABC):
             return self.lab(parsed_args)
         from droveway.cli.sites import DaemonSite
 
-        return DaemonSite(self.configuration(parsed_args))
+        site = DaemonSite(self.configuration(parsed_args))
+        # A database server logs each connection that a process leaves open when it ends.
+        self.app.closing.callback(site.close)  # type: ignore[attr-defined]
+        return site
 
     def answering_cells(self, site: OperatedSite) -> dict[str, Database]:
         """Return the cell databases that answer, for a command that only reads; the others are named on stderr.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import errno
 import gc
 import importlib
@@ -113,6 +114,8 @@ class Droveway(app.App):
         super().__init__(DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
         self.touched = ""
         """The id of the move that the command made or changed; empty when it has changed none."""
+        self.closing = contextlib.ExitStack()
+        """Closes what the command has opened, once it has run."""
 
     def build_option_parser(
         self,
@@ -169,7 +172,8 @@ class Droveway(app.App):
             return self._unknown(argv)
         try:
             found = factory(self, self.options, cmd_name=name)
-            return found.run(found.get_parser(f"{self.NAME} {name}").parse_args(rest))
+            with self.closing:
+                return found.run(found.get_parser(f"{self.NAME} {name}").parse_args(rest))
         except DrovewayError as error:
             if self.options.debug or isinstance(error, OutputLost):
                 raise

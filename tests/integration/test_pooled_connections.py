@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -83,6 +86,26 @@ def test_connections_that_the_server_ended_are_replaced(make: str, server: Serve
     used(database)
     for each in (database, other):
         each.close()
+
+
+@pytest.mark.parametrize("words", ["move list", "move show nosuch"])
+def test_a_command_takes_leave_of_its_database_servers(tmp_path: Path, words: str) -> None:
+    """A server counts the clients that go without a word, and logs each."""
+    with mariadb_server.running_server() as server:
+        server.create("journal", "api")
+        path = tmp_path / "droveway.conf"
+        groups = {"journal": "journal", "api_database": "api"}
+        path.write_text("".join(f"[{group}]\nconnection = {server.url(name)}\n" for group, name in groups.items()))
+        path.chmod(0o600)
+        watching = Database(server.url("api"))
+        for each in ("db sync", words):
+            command = [sys.executable, "-m", "droveway.cli.main", *each.split(), "--config-file", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == (2 if "nosuch" in each else 0), done.stderr
+        with watching.reading() as connection:
+            until(lambda: not connection.scalars(sa.text(OTHERS["mariadb"])).all(), "the end of the command's")
+            assert connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Aborted_clients'")).one()[1] == "0"
+        watching.close()
 
 
 def test_a_look_begins_no_transaction_on_postgresql() -> None:

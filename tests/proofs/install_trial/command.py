@@ -131,8 +131,7 @@ def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
         }
         for name, host in hosts.items():
             # As nova-compute has it.
-            host.run("mkdir", "-p", "/var/lib/nova")
-            shutil.copytree(lab.layout.host(name), host.files / "var/lib/nova/instances")
+            shutil.copytree(lab.layout.host(name), host.files / "var/lib/nova")
         (conductor.files / "etc/postgresql/15/main/pg_hba.conf").open("a").write(f"{_LETS_IN}\n")
         # Such a machine does not make its files for the time being at its start.
         conductor.run("systemd-tmpfiles", "--create", "--prefix=/run/mysqld", "--prefix=/run/postgresql")
