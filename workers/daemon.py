@@ -53,7 +53,7 @@ POLL_EVERY: Final = 2.0
 MOST_AT_ONCE: Final = 16
 """Most commands that the worker carries out side by side.
 
-An undo starts even when so many run.  Questions (`commands.ages`) are not counted.
+An undo starts even when so many run, and so does a question (`commands.ages`).  Questions are not counted.
 """
 
 
@@ -342,7 +342,8 @@ class Worker:
             return
         busy = self._runs.get(_slot(command))
         if busy is None:
-            if (self._has_room() or key.direction == "revert") and not self._rests(command):
+            waits_for_none = key.direction == "revert" or commands.ages(command.action)
+            if (waits_for_none or self._has_room()) and not self._rests(command):
                 self._begin(command)
         elif self._supersedes(command, busy.command):
             busy.cancel()

@@ -366,6 +366,19 @@ def test_one_server_has_one_command_at_a_time_and_another_server_does_not_wait(
     assert result(site, waiting).error is None
 
 
+def test_a_question_waits_for_no_other_command(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "MOST_AT_ONCE", 1)
+    stall = Stall("rename")
+    started(probe=stall)
+    post(site, site.command("alpha", "set_aside"))
+    assert stall.reached.wait(DEADLINE)
+    question = post(site, site.command("alpha", "check_guest", commands.CheckGuest(probe_seconds=0)))
+    assert result(site, question).error is None
+    stall.go.set()
+
+
 def test_an_undo_cancels_and_joins_its_execute(site: Cloud, started: Callable[..., Worker]) -> None:
     stall = Stall("manifest")
     worker = started(probe=stall)
