@@ -225,7 +225,8 @@ class WorkerJournal:
 
     def keep_room(self) -> None:
         """Fill the reserve again for the next time."""
-        self._reserve.fill()
+        with self._lock:
+            self._reserve.fill()
 
     def _spends(self) -> bool:
         return getattr(self._thrift, "spends", False)

@@ -25,19 +25,19 @@ class Reserve:
 
     def fill(self) -> None:
         """Make the file if there is enough room; a file system without room is left as it is."""
-        if self._path.exists():
-            return
         new = self._path.with_name(f"{self._path.name}.new")
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            os.posix_fallocate(file, 0, BYTES)
-        except OSError:
-            # Whatever the cause is, there is no reserve now, and a later call may find room.
-            new.unlink()
-        else:
-            new.rename(self._path)
-        finally:
-            os.close(file)
+        # Whatever the cause of an error is, there is no reserve now, and a later call may find room.
+        with contextlib.suppress(OSError):
+            if self._path.exists():
+                return
+            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(file, 0, BYTES)
+                new.rename(self._path)
+            except OSError:
+                new.unlink()
+            finally:
+                os.close(file)
 
     def give_up(self) -> bool:
         """Delete the file to make room; returns False when there was none."""

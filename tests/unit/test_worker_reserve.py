@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,3 +135,48 @@ def test_an_undo_whose_own_few_bytes_find_no_room_is_tried_again(
     monkeypatch.setattr(WorkerJournal, "_transact", lambda *_: None)
     assert ask(site, "set_aside", commands.NoDetails(), "revert").error is None
     assert tries == [True, False]
+
+
+@pytest.mark.parametrize(
+    "calls", [("open",), ("posix_fallocate",), ("posix_fallocate", "unlink"), ("rename",)], ids=" and ".join
+)
+def test_a_file_system_that_takes_no_reserve_keeps_no_journal_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: tuple[str, ...]
+) -> None:
+    """For example, it has no inode left, or no block for the directory."""
+    path = tmp_path / "worker.sqlite"
+    WorkerJournal(path, "alpha").close()
+    kept = tmp_path / "worker.sqlite.reserve"
+    kept.unlink()
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        for call in calls:
+            patched.setattr(os, call, refuse)
+        journal = WorkerJournal(path, "alpha")
+    assert not kept.exists()
+    journal.keep_room()
+    assert kept.stat().st_size == reserve.BYTES
+    assert [each.name for each in tmp_path.glob("*.new")] == []
+    journal.close()
+
+
+def test_commands_that_end_together_make_one_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them would otherwise cut down or rename the file that the other one is filling."""
+    journal = WorkerJournal(tmp_path / "worker.sqlite", "alpha")
+    (tmp_path / "worker.sqlite.reserve").unlink()
+    allocate = os.posix_fallocate
+    free: list[bool] = []
+
+    def filling(*args: int) -> None:
+        other = threading.Thread(target=lambda: free.append(journal._lock.acquire(blocking=False)))
+        other.start()
+        other.join()
+        allocate(*args)
+
+    monkeypatch.setattr(os, "posix_fallocate", filling)
+    journal.keep_room()
+    assert free == [False]
+    journal.close()
