@@ -301,17 +301,18 @@ class Directories:
             raise
 
     def create(self, name: str) -> None:
-        """Make the directory, durably; does nothing when it is there."""
+        """Make the directory, durably; also finishes what a killed worker began to make."""
         with self.top() as top:
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(_plain(name), 0o750, dir_fd=top)
-            except FileExistsError:
-                os.close(self._open(top, name))
-                return
-            owner = os.fstat(top)
-            if os.geteuid() == 0 != owner.st_uid:
-                # Nova's own user reads what lies in it, and others may not.
-                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=top, follow_symlinks=False)
+            made = self._open(top, name)
+            try:
+                owner = os.fstat(top)
+                if os.geteuid() == os.fstat(made).st_uid == 0 != owner.st_uid:
+                    # Nova's own user reads what lies in it, and others may not.
+                    os.fchown(made, owner.st_uid, owner.st_gid)
+            finally:
+                os.close(made)
             os.fsync(top)
 
     def rename(self, old: str, new: str) -> None:
