@@ -72,14 +72,18 @@ _TEXT: Final = re.compile(rf"{PRINTABLE}{{0,2000}}\Z")
 
 _UNPRINTABLE: Final = re.compile(rf"(?!{PRINTABLE}).", re.DOTALL)
 
+_CUT: Final = "..."
+
 
 def harmless(text: str) -> str:
-    """Return a host's words as they may be stored and shown: cut at `LONGEST_ERROR`, in one line and `printable`.
+    """Return a host's words as they may be stored and shown: a `Text` of one line, `printable`.
 
-    The result may be longer than `LONGEST_ERROR`: an ellipsis shows a cut, and `printable` puts codes for characters.
+    Words that are too long for a `Text` are cut, and an ellipsis shows the cut.
     """
     shown = printable(" ".join(text[:LONGEST_ERROR].split()))
-    return shown if len(text) <= LONGEST_ERROR else f"{shown}..."
+    if max(len(text), len(shown)) <= LONGEST_ERROR:
+        return shown
+    return f"{shown[: LONGEST_ERROR - len(_CUT)]}{_CUT}"
 
 
 def printable(text: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from droveway.errors import Refused
 from droveway.wire import codec, commands
-from droveway.wire.values import MOST_BYTES
+from droveway.wire.values import LONGEST_ERROR, MOST_BYTES, Text, harmless
 
 RESULT = commands.Result(key="f.s.execute.1", epoch=1, value={"text": "x"})
 
@@ -41,3 +43,24 @@ def test_what_is_right_is_taken() -> None:
 def test_what_is_wrong_is_named(found: bytes, why: str) -> None:
     with pytest.raises(Refused, match=why):
         codec.decode_answer(found, RESULT.key)
+
+
+_PARTS = st.lists(
+    st.tuples(st.sampled_from(["x", "\x1b", "\ud800", "\n", " ", "\u2028", "\\"]), st.integers(0, 3 * LONGEST_ERROR))
+)
+
+
+@given(_PARTS.map(lambda parts: "".join(part * times for part, times in parts)))
+@example("x" * (LONGEST_ERROR + 1))
+@example("\x1b" * LONGEST_ERROR)
+@example("x" * (LONGEST_ERROR - 1) + "\0")
+def test_what_was_made_harmless_fits_into_every_field_for_text(text: str) -> None:
+    told = harmless(text)
+    assert msgspec.convert(told, type=Text) == told
+    assert harmless(told) == told
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=LONGEST_ERROR))
+@example("x" * LONGEST_ERROR)
+def test_plain_words_that_fit_stay_as_they_are(text: str) -> None:
+    assert harmless(text) == text
