@@ -5,6 +5,7 @@ For each server it carries out one command at a time, and beside it one question
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import logging
@@ -123,9 +124,11 @@ class Worker:
     def start(self) -> None:
         """Open the journal, serve disks, register and take commands; raises Refused as the class says."""
         codec.learn_types()
-        self._lock = self._only_one()
-        try:
+        with contextlib.ExitStack() as left_open:
+            self._lock = self._only_one()
+            left_open.callback(os.close, self._lock)
             self._journal = WorkerJournal(self.root / JOURNAL, self.host)
+            left_open.callback(self._journal.close)
             self._parts = Host(
                 name=self.host,
                 hypervisor=self.hypervisor,
@@ -141,9 +144,7 @@ class Worker:
             self._parts.directories.ensure()
             self._transfer = TransferServer(self.host, self.endpoint, self._admit, limit=self.limits.sending)
             self._transfer.start()
-        except BaseException:
-            os.close(self._lock)
-            raise
+            left_open.pop_all()
         self._keys = self.coordination.listing(command_path(self.host), self._wakeup.set)
         self._unwatch = [
             self._keys.stop,
