@@ -216,15 +216,18 @@ class Coordination:
         folder, so it gets None until a conductor has made it.
         """
         path = f"{folder}/clock"
+        stat = None
         with self._translated():
-            try:
-                self._create(path, b"", ephemeral=True)
-            except exceptions.NodeExistsError:  # left by a process that was killed
-                self.client.retry(self.client.set, path, b"")
-            except (exceptions.NoAuthError, exceptions.NoNodeError):
-                return None
-            _, stat = self.client.retry(self.client.get, path)
-            self.client.retry(self.client.delete, path)
+            while stat is None:
+                try:
+                    self._create(path, b"", ephemeral=True)
+                except exceptions.NodeExistsError:
+                    # A process that was killed has left it. The node goes when that process's session ends.
+                    self.put(path, b"")
+                except (exceptions.NoAuthError, exceptions.NoNodeError):
+                    return None
+                stat = self.client.retry(self.client.exists, path)
+            self.delete(path)
         return dt.datetime.fromtimestamp(stat.mtime / 1000, dt.UTC).replace(tzinfo=None)
 
     def ensure(self, path: str) -> None:

@@ -358,3 +358,21 @@ def test_a_handler_waits_for_the_sockets_that_kazoo_names() -> None:
         assert handler.select([one], [], [], 5.0) == ([one], [], []), "an end is read as such"
     with pytest.raises(ValueError, match="file descriptor"):
         handler.select([one], [], [], 0)
+
+
+@pytest.mark.parametrize("ended_at", ["set", "exists", "delete"])
+def test_the_clock_is_read_though_the_node_of_a_killed_process_goes_meanwhile(
+    session: zookeeper.Coordination, store: object, monkeypatch: pytest.MonkeyPatch, ended_at: str
+) -> None:
+    killed = zookeeper.connect_embedded(store)
+    assert killed.create("/progress/clock", b"", ephemeral=True)
+    whole = getattr(session.client, ended_at)
+
+    def call(path: str, *args: Any, **named: Any) -> Any:
+        if path == "/progress/clock":
+            killed.client.stop()
+        return whole(path, *args, **named)
+
+    monkeypatch.setattr(session.client, ended_at, call)
+    assert session.clock("/progress") is not None
+    assert session.children("/progress") == []
