@@ -37,6 +37,7 @@ CHUNK_WITHIN: Final = 30.0
 """Seconds after which a chunk that has not arrived counts as lost."""
 
 _PARTIAL: Final = 206
+_NO_SUCH_RANGE: Final = 416
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +193,8 @@ class Images:
         with contextlib.closing(response):
             if response.status_code == NOT_FOUND:
                 raise _gone(image)
+            if response.status_code == _NO_SUCH_RANGE and self.require(image).size == offset:
+                return  # the stream before broke off behind the last byte
             self._rest.done("GET", path, response)
             chunks = _received(response)
             if response.status_code != _PARTIAL:  # no range was asked for, or the service knows none

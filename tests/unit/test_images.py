@@ -269,6 +269,27 @@ def test_a_stream_that_breaks_off_is_gone_on_with_where_it_ended() -> None:
     assert service.offsets == [0, CHUNK, 2 * CHUNK]
 
 
+def test_a_stream_that_breaks_off_behind_its_last_byte_is_complete(
+    images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service refuses the range behind it, and the size of the image says that no byte is missing."""
+    queue(images)
+    images.upload(IMAGE, Parts())
+    received, breaks = image_client._received, iter([True])
+
+    def broken(response: Any) -> Iterator[bytes]:
+        yield from received(response)
+        if next(breaks, False):
+            raise image_client._CutError("connection reset")
+
+    monkeypatch.setattr(image_client, "_received", broken)
+    assert b"".join(images.download(IMAGE)) == BYTES
+    assert b"".join(images.download(IMAGE, len(BYTES))) == b""
+    with pytest.raises(StepError, match="answered 416") as caught:
+        b"".join(images.download(IMAGE, len(BYTES) + 1))
+    assert caught.value.error_code == "image-failed"
+
+
 def test_a_service_that_breaks_off_at_once_again_and_again_is_given_up() -> None:
     dead = [lambda offset: Stream(b"", offset, cut=True)] * ATTEMPTS
     with pytest.raises(StepError, match="broke off 5 times") as caught:
