@@ -164,15 +164,26 @@ class Volumes:
         return {"driver_volume_type": kind, "data": info, "serial": row["volume_id"]}
 
     def create_volume(self, *, name: str, size_gb: int, bootable: bool = False) -> str:
-        """Make a volume for a lab and return its id, once Cinder is no longer creating it."""
+        """Make a volume for a lab and return its id, once it is available.
+
+        Raises `droveway.errors.StepError` ``volume-failed`` when it has another status once Cinder is no longer
+        creating it, or after `_CREATE_SECONDS`.
+        """
         body = {"volume": {"name": name, "size": size_gb}}
         made = self._rest.repeat(lambda: self._send("POST", "/volumes", json=body))
         volume = str(self._rest.done("POST", "/volumes", made).json()["volume"]["id"])
-        tenacity.Retrying(
+        status = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda status: status == "creating"),
             wait=tenacity.wait_fixed(_POLL_SECONDS),
             stop=tenacity.stop_after_delay(_CREATE_SECONDS),
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
         )(self.status, volume)
+        if status != "available":
+            raise StepError(
+                f"the volume service has not made volume {name}: {volume} is {status}, not available: look at its log, "
+                "and delete the volume there",
+                code="volume-failed",
+            )
         if bootable:
             path = f"/volumes/{volume}/action"
             body = {"os-set_bootable": {"bootable": True}}

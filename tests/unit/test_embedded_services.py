@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from keystoneauth1 import exceptions
 
+from droveway.clients import volume as volume_client
 from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.clients.image import Images
 from droveway.clients.network import Network
@@ -109,6 +110,17 @@ def never_arrive(_send: Callable[[], Any]) -> Any:
 @pytest.fixture
 def volume(cloud: Cloud) -> str:
     return cloud.volumes.create_volume(name="data", size_gb=1, bootable=True)
+
+
+@pytest.mark.parametrize("status", ["error", "creating"])
+def test_a_volume_that_was_not_made_is_named_with_its_status(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
+    monkeypatch.setattr(volume_client, "_CREATE_SECONDS", 0)
+    monkeypatch.setattr(cloud.volumes, "status", lambda _volume: status)
+    with pytest.raises(StepError, match=f"has not made volume data: .* is {status}, .*: look at its log") as caught:
+        cloud.volumes.create_volume(name="data", size_gb=1, bootable=True)
+    assert caught.value.error_code == "volume-failed"
 
 
 def connector(host: str) -> dict[str, Any]:
