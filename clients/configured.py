@@ -41,7 +41,8 @@ class Services:
     @functools.cached_property
     def network(self) -> Network:
         """Return the client of Neutron."""
-        return Network(sessions.Neutron(self._conf), user=f"{sessions.user_of(self._conf, 'neutron')} of [neutron]")
+        user = f"{sessions.user_of(self._conf, 'neutron')} of [neutron]".lstrip()  # none, with auth_type none
+        return Network(sessions.Neutron(self._conf), user=user)
 
     @functools.cached_property
     def volumes(self) -> Volumes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from support.rows.audit_books import SERVER, books
 
 from droveway.audit.checks import guaranteed
 from droveway.audit.records import PortView
+from droveway.clients import sessions
+from droveway.clients.configured import Services
 from droveway.clients.network import Network
 from droveway.clients.port_resources import PortResources, asked_by
+from droveway.conf import settings
 from droveway.errors import StepError
 from droveway.flows.steps.attached import AttachedPort
 from droveway.flows.steps.port_profiles import claimed, recorded
@@ -165,6 +169,17 @@ def test_a_role_that_is_missing_is_named_with_its_user(neutron: Neutron, role: s
     """Neutron leaves the key out, and answers 200: nobody takes that for a port that asks for nothing."""
     network = Network(neutron, user="carol of [neutron]")
     with pytest.raises(StepError, match=f"carol of .neutron. lacks the role {role}"):
+        network.require_roles()
+
+
+def test_a_role_that_is_missing_is_named_with_its_group_where_no_user_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "droveway.conf"
+    path.write_text("[neutron]\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n")
+    monkeypatch.setattr(sessions, "Neutron", lambda _conf: Neutron(lacking="resource_request"))
+    network = Services(settings.load_deployment(path)).network
+    with pytest.raises(StepError, match=r"since the user of \[neutron\] lacks the role admin"):
         network.require_roles()
 
 
