@@ -86,7 +86,8 @@ def aggregate_extra_specs(request: MoveRequest, host: HostState, _hosts: Sequenc
     """Pass a host whose aggregates meet each extra spec `aggregate_instance_extra_specs:KEY` of the flavor.
 
     The metadata of an aggregate may hold several values, separated by commas. One of them has to be the extra spec's
-    value, or one of its values after `<or>`. Nova's filter also reads keys without that scope, and more operators.
+    value or, where that begins with `<or>`, one of its values after `<or>`. Nova's filter also reads keys without that
+    scope, and more operators.
     """
     for key, value in sorted(request.extra_specs.items()):
         scope, _, name = key.partition(":")
@@ -94,9 +95,14 @@ def aggregate_extra_specs(request: MoveRequest, host: HostState, _hosts: Sequenc
             continue
         stored = (metadata[name].split(",") for metadata in host.aggregates.values() if name in metadata)
         has = {each.strip() for values in stored for each in values}
-        if has.isdisjoint(each.strip() for each in str(value).split(_OR)):
+        wanted = str(value).strip()
+        if has.isdisjoint(_alternatives(wanted) if wanted.startswith(_OR) else {wanted}):
             return f"none of its aggregates has {name}={value}"
     return None
+
+
+def _alternatives(value: str) -> set[str]:
+    return {each.strip() for each in value.split(_OR)} - {""}
 
 
 def tenant_isolation(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:

@@ -19,7 +19,7 @@ from droveway.scheduler.requests import MoveRequest, Rules, query, rules
 from droveway.scheduler.select import select
 from droveway.scheduler.weighers import WEIGHERS
 
-FAST = {"a1": {"speed": "fast, faster", "zone": "x"}, "a2": {"speed": "slow"}, "a3": {}}
+FAST = {"a1": {"speed": "fast, faster,", "zone": "x"}, "a2": {"speed": "slow"}, "a3": {}}
 KEPT = {"a1": {"trait:CUSTOM_GPU": "required", "trait:CUSTOM_B": "forbidden"}}
 
 
@@ -38,6 +38,9 @@ def image(*traits: str) -> dict[str, Any]:
         ({"aggregate_instance_extra_specs:speed": "slow"}, None),
         ({"aggregate_instance_extra_specs:speed": "<or> warp <or> slow"}, None),
         ({"aggregate_instance_extra_specs:speed": "warp"}, "speed=warp"),
+        ({"aggregate_instance_extra_specs:speed": "<or> warp"}, "speed=<or> warp"),
+        ({"aggregate_instance_extra_specs:speed": "<or>"}, "speed=<or>"),
+        ({"aggregate_instance_extra_specs:speed": "slow <or> warp"}, "speed=slow <or> warp"),
         ({"aggregate_instance_extra_specs:colour": "red"}, "colour=red"),
         ({"aggregate_instance_extra_specs:speed": "fast", "aggregate_instance_extra_specs:zone": "y"}, "zone=y"),
         ({"speed": "warp", "hw:speed": "warp"}, None),
