@@ -286,6 +286,11 @@ def waits_to_be_ended(facts: EndFacts) -> str | None:
     task_ok = server.task_state is None or (facts.deleting and server.task_state == TaskState.DELETING)
     if server.vm_state == VmState.RESIZED and task_ok and server.launched:
         return None
+    if server.vm_state == VmState.RESIZED and task_ok:
+        return (
+            f"server {server.name} has no launched_at in cell {server.cell}, and no move of a server that was never "
+            "launched is confirmed or reverted: write there when its guest was started, and ask again"
+        )
     task = f", task {server.task_state}" if server.task_state else ""
     return (
         f"server {server.name} is {server.status} (state {server.vm_state}{task}), and move {facts.move} is only "

@@ -284,3 +284,17 @@ def test_a_server_that_is_mapped_to_the_cell_that_it_left_names_the_command_that
     assert said is not None
     assert f"put back from a copy, droveway move settle {MOVE[:8]} --cell api --reason TEXT" in said
     assert f"--cell {CELL}" not in said
+
+
+def test_a_resized_server_without_the_time_of_its_launch_is_told_what_its_row_lacks() -> None:
+    """It is VERIFY_RESIZE without a task, so that neither is asked for."""
+    server: Any = SimpleNamespace(
+        name="web", status="VERIFY_RESIZE", vm_state="resized", task_state=None, launched=False, host="host2", cell=CELL
+    )
+    facts: Any = SimpleNamespace(
+        server=server, deleting=False, move=MOVE[:8], migration="finished", destination="host2", home=CELL
+    )
+    said = server_rules.waits_to_be_ended(facts)
+    assert said is not None
+    assert f"has no launched_at in cell {CELL}" in said
+    assert "VERIFY_RESIZE" not in said
