@@ -7,20 +7,20 @@ import dataclasses
 import secrets
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.clients.network import COMPUTE_OWNER
-from droveway.errors import Refused
+from droveway.errors import NotFound, Refused
 from droveway.lab import cloud, disks, guaranteed_ports, server_rows
 from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
 from droveway.lab.session import Lab
 from droveway.lab.topology import Owner
 from droveway.persistence.nova import api, catalog, cell, devices, objects, servers
-from droveway.persistence.nova.vm_states import PowerState, VmState
+from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
 from droveway.scheduler.hosts import zone_of
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors.base import Port, Volume
@@ -68,25 +68,49 @@ def stop(lab: Lab, found: catalog.Server) -> bool:
 
 
 def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
-    if found.vm_state not in (before, after) or found.task_state is not None:
-        raise Refused(
-            f"server {found.name} is {found.vm_state} (task: {found.task_state or 'none'}), and only one that is "
-            f"{before} or {after} without a task can be started or stopped: droveway server show {found.name}"
-        )
-    hypervisor = lab.hypervisor(str(found.host))
-    guest = hypervisor.guest(found.id)
-    runs = guest is not None and guest.running
-    if found.vm_state == after and runs == (after == VmState.ACTIVE):
-        return False
-    if after == VmState.ACTIVE:
-        hypervisor.start(found.id, _unfenced)
-    else:
-        hypervisor.stop(found.id, grace=STOP_SECONDS, fence=_unfenced)
-    with lab.cells.database(found.cell).write() as session:
-        row = servers.live(session, found.id)
-        row.vm_state = after
-        row.power_state = PowerState.RUNNING if after == VmState.ACTIVE else PowerState.SHUTDOWN
+    starts = after == VmState.ACTIVE
+    with _tasked(lab, found, (before, after), TaskState.POWERING_ON if starts else TaskState.POWERING_OFF) as row:
+        hypervisor = lab.hypervisor(str(row.host))
+        guest = hypervisor.guest(found.id)
+        runs = guest is not None and guest.running
+        if row.vm_state == after and runs == starts:
+            return False
+        if starts:
+            hypervisor.start(found.id, _unfenced)
+        else:
+            hypervisor.stop(found.id, grace=STOP_SECONDS, fence=_unfenced)
+        with lab.cells.database(found.cell).write() as session:
+            own = servers.live(session, found.id)
+            own.vm_state = after
+            own.power_state = PowerState.RUNNING if starts else PowerState.SHUTDOWN
     return True
+
+
+@contextlib.contextmanager
+def _tasked(lab: Lab, found: catalog.Server, states: tuple[str, str], task: str) -> Iterator[cell.Instance]:
+    """Give the server the task for the block, so that no move of it begins, and yield its row as it was then.
+
+    Takes over the task of a start or stop that was killed.  Raises `droveway.errors.Refused` for a server in any other
+    task or state.
+    """
+    before, after = states
+    with lab.cells.database(found.cell).write() as session:
+        row = servers.find(session, found.id)
+        if row.vm_state not in states or row.task_state not in (None, TaskState.POWERING_ON, TaskState.POWERING_OFF):
+            raise Refused(
+                f"server {found.name} is {row.vm_state} (task: {row.task_state or 'none'}), and only one that is "
+                f"{before} or {after} without a task can be started or stopped: droveway server show {found.name}"
+            )
+        row.task_state = task
+        session.flush()
+        session.expunge(row)
+    try:
+        yield row
+    finally:
+        with contextlib.suppress(NotFound), lab.cells.database(found.cell).write() as session:
+            row = servers.find(session, found.id)
+            if row.task_state == task:  # else the server is being deleted by now
+                row.task_state = None
 
 
 def _first_host(lab: Lab, cell_name: str) -> str:

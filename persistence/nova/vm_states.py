@@ -26,7 +26,10 @@ class VmState:
 
 
 class TaskState:
-    """Values of `instances.task_state` that a move or a delete writes; NULL means that no operation is under way."""
+    """Values of `instances.task_state` that a move, a delete or a lab's start and stop of a server writes.
+
+    NULL means that no operation is under way.
+    """
 
     RESIZE_PREP: Final = "resize_prep"
     RESIZE_MIGRATING: Final = "resize_migrating"
@@ -37,6 +40,8 @@ class TaskState:
     SHELVING: Final = "shelving"
     SHELVING_OFFLOADING: Final = "shelving_offloading"
     UNSHELVING: Final = "unshelving"
+    POWERING_ON: Final = "powering-on"
+    POWERING_OFF: Final = "powering-off"
 
 
 class PowerState:

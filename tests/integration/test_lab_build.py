@@ -9,6 +9,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -210,6 +211,60 @@ def test_a_server_can_be_built_stopped_started_and_deleted(lab: Lab) -> None:
     assert books.balance(lab).findings == ()
     assert [each.name for each in catalog.servers(lab.api, lab.cell_databases)] == ["db", "web"]
     assert not Directories(lab.hypervisor("host3").instances).exists(server)
+
+
+@pytest.fixture(name="extra")
+def fixture_extra(lab: Lab) -> Iterator[str]:
+    """The id of one more server, which is off."""
+    spec = cloud.Server(flavor="plain", host="host3", volumes=(cloud.Volume(size_gb=1, boot=True),), state="stopped")
+    yield operations.create_server(lab, "extra", spec)
+    operations.delete_server(lab, "extra")
+
+
+def give_task(lab: Lab, server: str, task: str | None) -> None:
+    with lab.cells.database("cell1").write() as session:
+        session.execute(sa.update(cell.Instance).where(cell.Instance.uuid == server).values(task_state=task))
+
+
+@pytest.mark.parametrize(("before", "after", "task"), [("stopped", "active", "on"), ("active", "stopped", "off")])
+def test_a_server_has_a_task_while_it_is_started_or_stopped_so_that_no_move_begins(
+    lab: Lab, extra: str, monkeypatch: pytest.MonkeyPatch, before: str, after: str, task: str
+) -> None:
+    """As with Nova.  Whoever comes after a killed command ends what that began."""
+    turns = {"active": ("start", operations.start_server), "stopped": ("stop", operations.stop_server)}
+    turns[before][1](lab, "extra")
+    call, power = turns[after]
+    act, met = getattr(lab.hypervisor("host3"), call), []
+
+    def states() -> tuple[str | None, str | None]:
+        return found(lab, "extra").vm_state, found(lab, "extra").task_state
+
+    def acting(*args: Any, **named: Any) -> None:
+        met.append(states())
+        if len(met) == 1:
+            raise StepError("no")
+        act(*args, **named)
+
+    monkeypatch.setattr(lab.hypervisor("host3"), call, acting)
+    with pytest.raises(StepError, match="no"):
+        power(lab, "extra")
+    assert states() == (before, None)
+    give_task(lab, extra, f"powering-{task}")
+    assert power(lab, "extra")
+    assert states() == (after, None)
+    assert met == [(before, f"powering-{task}")] * 2
+    assert books.balance(lab).findings == ()
+
+
+def test_a_server_with_which_a_move_has_begun_meanwhile_is_not_started(lab: Lab, extra: str) -> None:
+    seen = found(lab, "extra")
+    give_task(lab, extra, "resize_prep")
+    with pytest.raises(Refused, match=r"server extra is stopped \(task: resize_prep\), and only one"):
+        servers.start(lab, seen)
+    guest = lab.hypervisor("host3").guest(extra)
+    assert guest is not None
+    assert not guest.running
+    give_task(lab, extra, None)
 
 
 def test_a_server_that_cannot_be_built_leaves_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
