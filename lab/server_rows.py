@@ -135,6 +135,12 @@ def add_to_api(session: orm.Session, server: NewServer, cell_name: str) -> None:
     row.spec = objects.encode(objects.request_spec(request))
 
 
+def remove_from_api(session: orm.Session, server: str) -> None:
+    """Remove what `add_to_api` wrote."""
+    for table in (api.InstanceMapping, api.InstanceGroupMember, api.RequestSpec):
+        session.execute(sa.delete(table).where(table.instance_uuid == server))
+
+
 def add_to_cell(session: orm.Session, server: NewServer, placement: Placement) -> None:
     """Write the server's rows into its cell's database, and update the usage in the row of its host."""
     node = session.scalars(

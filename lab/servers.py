@@ -46,10 +46,11 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
         else:
             new = _claim(lab, new, undo)
             _build_guest(lab, new, undo)
-        with lab.cells.database(cell_name).write() as session:
-            server_rows.add_to_cell(session, new, lab.cloud.placement)
         with lab.api.write() as session:
             server_rows.add_to_api(session, new, cell_name)
+        undo.callback(_forget, lab, server)
+        with lab.cells.database(cell_name).write() as session:
+            server_rows.add_to_cell(session, new, lab.cloud.placement)
         undo.pop_all()
     return server
 
@@ -329,6 +330,11 @@ def _unready(lab: Lab, new: NewServer) -> None:
         hypervisor.disconnect_volume(new.uuid, volume.volume)
     for port in new.ports:
         hypervisor.unplug(new.uuid, port.id)
+
+
+def _forget(lab: Lab, server: str) -> None:
+    with lab.api.write() as session:
+        server_rows.remove_from_api(session, server)
 
 
 def _require_group(session: orm.Session, name: str) -> None:

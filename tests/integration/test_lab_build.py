@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from droveway.errors import Refused, StepError
-from droveway.lab import books, build, cloud, layout, operations, servers
+from droveway.lab import books, build, cloud, layout, operations, server_rows, servers
 from droveway.lab.session import Lab
 from droveway.persistence.nova import api, catalog, cell
 from droveway.workers.directories import Directories
@@ -281,6 +281,30 @@ def test_a_server_that_cannot_be_built_leaves_nothing(lab: Lab, monkeypatch: pyt
     assert books.balance(lab).findings == ()
     with contextlib.closing(sqlite3.connect(lab.layout.services)) as services:
         assert services.execute("SELECT * FROM volumes WHERE name LIKE 'half%'").fetchall() == []
+
+
+@pytest.mark.parametrize("write", ["add_to_api", "add_to_cell"])
+def test_a_server_whose_rows_cannot_be_written_leaves_none_of_them(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    add, tables = getattr(server_rows, write), (api.InstanceMapping, api.RequestSpec, api.InstanceGroupMember)
+
+    def refuse(*args: Any) -> None:
+        add(*args)
+        raise StepError("no")
+
+    def rows() -> set[str]:
+        with lab.api.read() as session:
+            return {str(server) for table in tables for server in session.scalars(sa.select(table.instance_uuid))}
+
+    before = rows()
+
+    monkeypatch.setattr(server_rows, write, refuse)
+    with pytest.raises(Refused, match="cannot be built on host host3: no"):
+        operations.create_server(lab, "half", cloud.Server(flavor="plain", host="host3", image="base", group="g"))
+    assert books.balance(lab).findings == ()
+    assert [each.name for each in catalog.servers(lab.api, lab.cell_databases)] == ["db", "web"]
+    assert rows() == before
 
 
 def test_a_lab_that_fails_halfway_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
