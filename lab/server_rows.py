@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import string
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from oslo_utils import units
 from sqlalchemy import orm
 
 from droveway.clients.placement import Placement
+from droveway.errors import Refused
 from droveway.lab.topology import Owner
 from droveway.persistence.nova import actions, api, cell, devices, objects, usage
 from droveway.persistence.nova.vm_states import PowerState, VmState
@@ -91,14 +93,20 @@ class NewServer:
         return any(volume.boot for volume in self.volumes)
 
 
-def device_names(flavor: Mapping[str, Any], *, volumes: int, boots_from_volume: bool) -> dict[str, list[str]]:
-    """Return Nova's device names on a virtio bus: root, ephemeral, swap, then the other volumes."""
-    letters = iter("bcdefghijklmnopqrstuvwxyz")
-    names = {"root": ["/dev/vda"], "ephemeral": [], "swap": [], "volumes": []}
-    counts = {"ephemeral": bool(flavor["ephemeral_gb"]), "swap": bool(flavor["swap"])}
-    for kind, count in {**counts, "volumes": volumes - boots_from_volume}.items():
-        names[kind] = [f"/dev/vd{next(letters)}" for _ in range(count)]
-    return names
+def device_names(server: str, flavor: Mapping[str, Any], *, volumes: int, boots: bool) -> dict[str, list[str]]:
+    """Return Nova's device names on a virtio bus: root, ephemeral, swap, then the other volumes.
+
+    ``boots`` says whether the server boots from a volume.  Raises `droveway.errors.Refused` when it would have more
+    disks than there are names.
+    """
+    counts = {"ephemeral": bool(flavor["ephemeral_gb"]), "swap": bool(flavor["swap"]), "volumes": volumes - boots}
+    disks, letters = 1 + sum(counts.values()), string.ascii_lowercase
+    if disks > len(letters):
+        raise Refused(
+            f"server {server} would have {disks} disks, and there are names for {len(letters)}: give it fewer volumes"
+        )
+    free = iter(letters)
+    return {kind: [f"/dev/vd{next(free)}" for _ in range(count)] for kind, count in {"root": 1, **counts}.items()}
 
 
 def add_to_api(session: orm.Session, server: NewServer, cell_name: str) -> None:
@@ -312,7 +320,7 @@ def _local(
 
 
 def _names(server: NewServer) -> dict[str, list[str]]:
-    return device_names(server.fields, volumes=len(server.volumes), boots_from_volume=server.boots_from_volume)
+    return device_names(server.name, server.fields, volumes=len(server.volumes), boots=server.boots_from_volume)
 
 
 def _image_meta(server: NewServer) -> dict[str, Any]:

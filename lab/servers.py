@@ -174,7 +174,7 @@ def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, host: str, un
         if spec.group is not None:
             _require_group(session, spec.group)
     fields = objects.flavor_data(flavor)
-    names = server_rows.device_names(fields, volumes=len(spec.volumes), boots_from_volume=spec.boots_from_volume)
+    names = server_rows.device_names(name, fields, volumes=len(spec.volumes), boots=spec.boots_from_volume)
     free = iter(names["volumes"])
     volumes = [
         _attach(lab, server, f"{name}-{number}", wanted, names["root"][0] if wanted.boot else next(free), host, undo)

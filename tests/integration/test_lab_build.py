@@ -283,6 +283,13 @@ def test_a_server_that_cannot_be_built_leaves_nothing(lab: Lab, monkeypatch: pyt
         assert services.execute("SELECT * FROM volumes WHERE name LIKE 'half%'").fetchall() == []
 
 
+def test_a_server_with_more_disks_than_device_names_is_refused_before_anything_is_made(lab: Lab) -> None:
+    volumes = (cloud.Volume(size_gb=1),) * 24
+    with pytest.raises(Refused, match="server many would have 27 disks, and there are names for 26: give it fewer"):
+        operations.create_server(lab, "many", cloud.Server(flavor="small", host="host3", image="base", volumes=volumes))
+    assert books.balance(lab).findings == ()
+
+
 @pytest.mark.parametrize("write", ["add_to_api", "add_to_cell"])
 def test_a_server_whose_rows_cannot_be_written_leaves_none_of_them(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, write: str
