@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import ipaddress
 import os
 import re
@@ -36,6 +37,9 @@ Each certificate is valid from this long before it is made.
 
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
+
+_TAKEN: Final = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR)
+"""The errors of a rename to the name of a file, or of a folder that is not empty."""
 
 
 def make_authority(folder: Path, days: int) -> dt.datetime:
@@ -165,12 +169,11 @@ def _write_new(folder: Path, files: Mapping[str, bytes]) -> None:
                     file.write(content)
                     file.flush()
                     os.fsync(file.fileno())
-            # The rename fails when the name is that of a file, or of a folder that is not empty.
             made.rename(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
-        if folder.is_symlink() or folder.exists():
+        if error.errno in _TAKEN and (folder.is_symlink() or folder.exists()):
             raise Refused(
                 f"{folder} is there already, and a key is never overwritten: rename it, or name another one"
             ) from None

@@ -135,7 +135,9 @@ def test_what_is_there_is_never_overwritten(folder: Path, tmp_path: Path, capsys
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("words", [("authority", "new"), ("make", "authority", "--host", "host1")])
+@pytest.mark.parametrize(
+    "words", [("authority", "new"), ("authority", "empty"), ("make", "authority", "--host", "host1")]
+)
 def test_a_full_disk_leaves_nothing_behind(
     folder: Path,
     tmp_path: Path,
@@ -143,6 +145,7 @@ def test_a_full_disk_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch,
     words: tuple[str, ...],
 ) -> None:
+    (tmp_path / "empty").mkdir()
     before = sorted(tmp_path.rglob("*"))
 
     def full(_file: int) -> None:
