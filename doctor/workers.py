@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -15,6 +16,9 @@ from droveway.persistence.nova import catalog
 from droveway.wire import codec, commands, queries
 from droveway.wire.levels import LEVEL
 from droveway.wire.values import ACTION_VERSION, harmless
+
+_HEARD: Final = frozenset({FINE, "worker-other"})
+"""The codes for a worker that lacks no action, and for a host that is declared down."""
 
 
 def check(examined: Examined) -> Iterator[Finding]:
@@ -41,7 +45,9 @@ def check(examined: Examined) -> Iterator[Finding]:
         else:
             findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
     pinned = examined.conf.upgrade_levels.worker
-    if pinned is not None and pinned < LEVEL and not any(each.code == "worker-lacks" for each in findings):
+    # A host sees its own worker alone, and a worker that was not heard may be of an older release.
+    all_heard = not examined.host and findings and all(each.code in _HEARD for each in findings)
+    if pinned is not None and pinned < LEVEL and all_heard:
         detail = f"[upgrade_levels] worker is {pinned}, this release speaks {LEVEL}, and no worker lacks anything"
         findings.append(Finding("level-pinned", "upgrade_levels", detail))
     yield from findings

@@ -6,6 +6,7 @@ import ast
 import datetime as dt
 import re
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,15 @@ from support.servers.certificates import Authority
 
 from droveway.cli.commands import doctor, worker
 from droveway.cli.registry import COMMANDS
+from droveway.clients.zookeeper import connect_embedded, embedded_store, worker_path
 from droveway.conf import services, settings
-from droveway.doctor import certificate, configuration, host, run
+from droveway.doctor import certificate, configuration, host, run, workers
 from droveway.doctor import services as look
 from droveway.doctor.findings import FINE, MEANINGS, Examined, Finding, Level
 from droveway.engines.site.installation import Installation
+from droveway.wire import codec, commands, queries
+from droveway.wire.levels import LEVEL
+from droveway.wire.values import ACTION_VERSION
 
 DOCTOR = Path(__file__).parents[2] / "doctor"
 SECRET = "canary-doctor-55e1"
@@ -222,3 +227,40 @@ def test_a_session_that_would_not_be_protected_is_named(tmp_path: Path, conf: cf
     (found,) = [each for each in run.examine(settings.load_deployment(path)) if each.subject == "zookeeper"]
     assert found.code == "zookeeper-refused"
     assert "[tls] is empty and ZooKeeper at zk1.example is beyond this machine" in found.detail
+
+
+CAN = sorted(f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.QUERIES))
+UP, LACKS = CAN, CAN[1:]
+
+
+@pytest.mark.parametrize(
+    ("heard", "own", "told"),
+    [
+        ({"host1": UP, "host2": UP}, "", True),
+        ({"host1": UP, "host2": LACKS}, "", False),
+        ({"host1": UP, "host2": None}, "", False),
+        ({}, "", False),
+        ({"host1": UP}, "host1", False),
+    ],
+    ids=["all", "one lacks an action", "one is away", "no host", "own host alone"],
+)
+def test_a_pin_counts_as_needless_once_every_worker_was_heard(
+    conf: cfg.ConfigOpts,
+    monkeypatch: pytest.MonkeyPatch,
+    heard: dict[str, list[str] | None],
+    own: str,
+    told: bool,
+) -> None:
+    conf.set_override("worker", LEVEL - 1, "upgrade_levels")
+    monkeypatch.setattr(workers, "_known", lambda _examined: dict.fromkeys(heard))
+    monkeypatch.setattr(workers, "_given", lambda _examined: None)
+    session = connect_embedded(embedded_store())
+    for name, actions in heard.items():
+        if actions is not None:
+            up = commands.Registration(
+                host=name, version=metadata.version("droveway"), hypervisor="sandbox", actions=actions, address=""
+            )
+            session.create(worker_path(name), codec.encode(up))
+    found = workers.check(Examined(conf, Installation(conf), session, host=own))
+    assert ("level-pinned" in {each.code for each in found}) == told
+    session.close()
