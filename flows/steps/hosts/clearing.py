@@ -42,19 +42,28 @@ def stop_left_guest(ctx: Context) -> dict[str, Any]:
 
 
 def discard_left_source(ctx: Context) -> dict[str, Any]:
-    """Confirm: delete what is still set aside, if the destination has shown its copy in this flow."""
-    host = ctx.move.source_host
+    """Confirm: delete what is still set aside, if the destination has shown its copy in this flow.
+
+    A destination that was declared down has shown none.  The source then owes the deletion, and carries it out once the
+    destination is back and has shown its copy.
+    """
+    host, other = ctx.move.source_host, ctx.destination.host
     details = commands.DiscardSource(undefine=False, keep=False)
-    guest, proved = _guest_state(ctx, host), _is_proved(ctx)
+    guest, told = _guest_state(ctx, host), _told_of_copy(ctx)
+    dead = "declared_down" in told and not ctx.move.delete_requested
+    # Releases before this one took the word that a host is down for the proof, and the journal may have that still.
+    proved = bool(told.get("proved")) and not dead
     if guest is None and proved:
         return _owe(ctx, host, "discard_source", details, "execute")
     if guest is not None and not guest.set_aside:
         return outcome.noted()
+    if dead and not ctx.same_host:
+        return _owe(ctx, host, "discard_source", details, "execute", after=other)
     if not proved:
         return outcome.noted(
             **{
-                LEFT: f"what host {host} may have set aside was left, since host {ctx.destination.host} could not show "
-                "its copy: droveway audit tells what is there"
+                LEFT: f"what host {host} may have set aside was left, since host {other} could not show its copy: "
+                "droveway audit tells what is there"
             }
         )
     return _clear(ctx, host, "discard_source", details, "execute")
@@ -112,7 +121,8 @@ def _is_left(ctx: Context, guest: GuestState) -> bool:
     return guest.move == ctx.move.id and not lives_on(ctx, ctx.destination.host)
 
 
-def _is_proved(ctx: Context) -> bool:
+def _told_of_copy(ctx: Context) -> dict[str, Any]:
+    """Return what the check of the destination's copy in this flow came to; empty where it has no result."""
     told = sa.select(MoveStep.result).where(
         MoveStep.flow_uuid == ctx.run.flow_uuid,
         MoveStep.step == "check_destination_copy",
@@ -121,7 +131,7 @@ def _is_proved(ctx: Context) -> bool:
     )
     with ctx.run.journal.read() as session:
         found = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1))
-    return bool((found or {}).get("proved"))
+    return found or {}
 
 
 def _guest_state(ctx: Context, host: str) -> GuestState | None:

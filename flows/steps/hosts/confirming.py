@@ -67,9 +67,13 @@ class CheckDestinationCopy(HostStep):
             return {"running": False, "declared_down": self.host(ctx)}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Record whether the destination's copy is whole: if not, what the source still holds stays."""
+        """Record whether the destination's copy is whole: if not, what the source still holds stays.
+
+        A destination that is declared down shows nothing.  That proves enough only if the server is to be deleted.
+        """
         try:
-            return outcome.noted(**(self.perform(ctx) or {}), proved=True)
+            found = self.perform(ctx) or {}
+            return outcome.noted(**found, proved="declared_down" not in found or ctx.move.delete_requested)
         except StepError as error:
             return outcome.noted(running=False, proved=False, why=error.message)
 
