@@ -20,6 +20,7 @@ from droveway.flows.run import DECLARED_DOWN, Context, MoveOptions
 from droveway.flows.steps import reverting
 from droveway.flows.steps.hosts import clearing
 from droveway.persistence.journal.debts import RENAME
+from droveway.persistence.journal.moves import LEFT
 from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.wire import commands
 from droveway.wire.values import ACTION_VERSION
@@ -177,3 +178,33 @@ def test_where_no_disks_were_left_nothing_is_owed(moving: Reverting, storage: st
     moving.down = {SOURCE}
     clearing.discard_left_copy(moving.step("discard_destination"))
     assert (moving.commands, moving.owed) == ([UNDEFINED], [])
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [guest(), guest(disk("other", MIB)), guest(disk("disk", MIB - 1))],
+    ids=["none", "another", "cut-short"],
+)
+def test_what_nova_left_of_its_revert_stays_while_the_source_does_not_show_the_disks_whole(
+    moving: Reverting, shown: commands.GuestState
+) -> None:
+    moving.place(SOURCE, None, "reverted")
+    moving.says |= {SOURCE: shown, DESTINATION: guest(disk("disk", MIB))}
+    told = clearing.discard_left_copy(moving.step("discard_destination"))
+    assert moving.commands == [UNDEFINED]
+    assert "host1 could not show the server's disks" in told[LEFT]
+
+
+def test_what_nova_left_of_its_revert_goes_once_the_source_has_shown_the_disks(moving: Reverting) -> None:
+    moving.place(SOURCE, None, "reverted")
+    moving.says |= {SOURCE: guest(disk("disk", MIB)), DESTINATION: guest(disk("disk", MIB))}
+    assert LEFT not in clearing.discard_left_copy(moving.step("discard_destination"))
+    assert moving.commands == [UNDEFINED, (DESTINATION, "copy_disks", "revert")]
+
+
+def test_of_a_server_without_disks_the_source_need_show_none(moving: Reverting) -> None:
+    moving.place(SOURCE, None, "reverted")
+    moving.row.before = as_json(record(guest=guest(disk("disk.swap", MIB))))
+    moving.says |= {SOURCE: guest(), DESTINATION: guest(disk("disk.swap", MIB))}
+    assert LEFT not in clearing.discard_left_copy(moving.step("discard_destination"))
+    assert moving.commands == [UNDEFINED, (DESTINATION, "copy_disks", "revert")]

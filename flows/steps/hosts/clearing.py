@@ -14,10 +14,10 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows import outcome
-from droveway.flows.before import before
+from droveway.flows.before import before, shows_disks
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.steps.hosts import kept_copies
-from droveway.flows.steps.hosts.command import describe, same_directory
+from droveway.flows.steps.hosts.command import describe, has_disks, same_directory
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal.moves import LEFT
 from droveway.persistence.journal.tables import MoveStep
@@ -81,18 +81,17 @@ def forget_manifest(ctx: Context) -> dict[str, Any]:
 
 
 def discard_left_copy(ctx: Context) -> dict[str, Any]:
-    """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks.
+    """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks whole.
 
     A source that is declared down shows nothing: the copy is then renamed, and deleted once that host is back.
     """
     host = ctx.destination.host
     if lives_on(ctx, host):
         return outcome.noted()
-    record = before(ctx.move)
     undefine = commands.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
     found = _clear(ctx, host, "define_guest", undefine, part="guest")
     source = _guest_state(ctx, ctx.return_host)
-    if record.guest.disks and (source is None or not source.disks):
+    if has_disks(ctx) and (source is None or not shows_disks(source, before(ctx.move))):
         if ctx.run.declared_down(ctx.return_host):
             return _keep_copy(ctx, host)
         return outcome.noted(
