@@ -248,7 +248,10 @@ class Collector:
         )
         value: dict[str, Any] = {}
         try:
-            error = None if record is None else self._why_kept(fence, record, asked, owed.after)
+            # What was set aside is the source's copy.  A destination that shares the source's directory finds it there
+            # too, and has to show the server's own disks all the same.
+            aside = owed.after == move.source_host
+            error = None if record is None else self._why_kept(fence, record, asked, owed.after, aside=aside)
             if error is None:
                 value, error = self._answer(fence, asked)
         finally:
@@ -267,10 +270,13 @@ class Collector:
         error = None if result.error is None else result.error["message"]
         return result.value or {}, error
 
-    def _why_kept(self, fence: Fence, record: Before, asked: Command, other: str) -> str | None:
-        """Say why the debt has to wait: the other host shows no whole copy of the server's disks; None if it does."""
+    def _why_kept(self, fence: Fence, record: Before, asked: Command, other: str, *, aside: bool) -> str | None:
+        """Say why the debt has to wait: the other host shows no whole copy of the server's disks; None if it does.
+
+        ``aside``: whether disks that are set aside count as that host's copy.
+        """
         state, error = self._answer(fence, _question(asked, other, "describe_guest", "look"))
-        if error is None and state.get("set_aside"):
+        if error is None and state.get("set_aside") and aside:
             _, error = self._answer(fence, _question(asked, other, "check_set_aside", "check"))
             return error
         if error is None and not shows_disks(msgspec.convert(state, type=GuestState), record):
