@@ -8,12 +8,15 @@ from typing import Any
 
 import msgspec
 import pytest
+import sqlalchemy as sa
 from support.rows.moving_rows import DESTINATION, MIB, NOW, SOURCE, Moving, disk, guest
 
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.steps.hosts.confirming import CheckDestinationCopy, DiscardSource
+from droveway.flows.steps.records.confirm import SettleRecords
 from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova.cell import Instance
 
 
 class Confirmed(Moving):
@@ -57,6 +60,18 @@ class Confirmed(Moving):
     def discard(self) -> dict[str, Any]:
         """Run the step that deletes what is still set aside."""
         return DiscardSource(self).perform_ended(self.context("discard_source"))
+
+    def settle(self, told: dict[str, Any]) -> None:
+        """Finish the rows by what the check came to."""
+        ctx = self.context("settle_records")
+        ctx.inputs["destination_guest"] = told
+        SettleRecords(self).perform_ended(ctx)
+
+    def power(self) -> tuple[str | None, int | None]:
+        """Read vm_state and power_state of the server."""
+        with self.cell.read() as session:
+            row = session.scalars(sa.select(Instance)).one()
+            return row.vm_state, row.power_state
 
 
 @pytest.fixture(name="moving")
@@ -113,3 +128,24 @@ def test_what_is_still_set_aside_goes_once_the_destination_has_shown_its_copy(mo
     moving.check()
     moving.discard()
     assert (moving.commands, moving.owed) == ([(SOURCE, "discard_source", "execute")], [])
+
+
+@pytest.mark.parametrize(("was", "becomes"), [(1, ("active", 1)), (4, ("stopped", 4))], ids=["running", "off"])
+@pytest.mark.parametrize("silent", ["away", "down"])
+def test_a_confirm_that_nova_left_half_written_ends_by_the_rows_where_no_host_tells(
+    moving: Confirmed, silent: str, was: int, becomes: tuple[str, int]
+) -> None:
+    """The guest runs on: a nova-compute would stop it for a server that counts as stopped."""
+    setattr(moving, silent, {SOURCE, DESTINATION})
+    moving.place(DESTINATION, None, "confirmed", vm_state="resized")
+    moving.change(power_state=was)
+    moving.settle(moving.check())
+    assert moving.power() == becomes
+
+
+@pytest.mark.parametrize("was", [1, 4])
+def test_a_confirm_that_nova_left_half_written_ends_by_what_the_host_says(moving: Confirmed, was: int) -> None:
+    moving.place(DESTINATION, None, "confirmed", vm_state="resized")
+    moving.change(power_state=was)
+    moving.settle(moving.check())
+    assert moving.power() == ("active", 1)

@@ -72,8 +72,8 @@ class SettleRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Set the migration to `confirmed`, and remove the move's traces from the rows, as Nova's confirm does.
 
-        The vm_state becomes active or stopped, by what the host said of the guest.  For a host that was declared down
-        the power_state in the row decides.
+        The vm_state becomes active or stopped, by what the host said of the guest.  For a host that was declared down,
+        or that did not show its copy after a confirm by Nova, the power_state in the row decides.
         """
         guest = ctx.inputs["destination_guest"]
         reserved = reserved_on(ctx, ctx.destination.host)
@@ -82,7 +82,8 @@ class SettleRecords(Step):
             clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 seen = rows.instance.power_state == PowerState.RUNNING
-                running = seen if guest.get("declared_down") else bool(guest["running"])
+                told = "declared_down" not in guest and guest.get("proved", True)
+                running = bool(guest["running"]) if told else seen
                 rows.change(
                     vm_state=(VmState.RESIZED, VmState.ACTIVE if running else VmState.STOPPED),
                     power_state=(
