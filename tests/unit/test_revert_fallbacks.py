@@ -11,16 +11,30 @@ from typing import Any, Final
 import msgspec
 import pytest
 import sqlalchemy as sa
-from support.rows.moving_rows import ATTACHMENT, DESTINATION, MIB, SERVER, SOURCE, VOLUME, Moving, disk, guest, record
+from support.rows.moving_rows import (
+    ATTACHMENT,
+    CELL,
+    DESTINATION,
+    MIB,
+    MOVE,
+    SERVER,
+    SOURCE,
+    VOLUME,
+    Moving,
+    disk,
+    guest,
+    record,
+)
 
 from droveway.clients.volume import Attachment
 from droveway.errors import StepError
 from droveway.flows.before import as_json
 from droveway.flows.run import DECLARED_DOWN, Context, MoveOptions
 from droveway.flows.steps import reverting
-from droveway.flows.steps.hosts import clearing
+from droveway.flows.steps.hosts import clearing, elsewhere
 from droveway.persistence.journal.debts import RENAME
 from droveway.persistence.journal.moves import LEFT
+from droveway.persistence.journal.tables import MoveAttempt
 from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.wire import commands
 from droveway.wire.values import ACTION_VERSION
@@ -28,6 +42,8 @@ from droveway.wire.values import ACTION_VERSION
 EMPTY: Final = "0b1e7c55-0000-4a63-8d4e-2a0f2a0c9b16"
 """The attachment that was reserved for the source."""
 RECORDED: Final = {"host": SOURCE, "initiator": "iqn.recorded"}
+OTHER: Final = "host3"
+"""The host that takes a dead source's place."""
 TOLD: Final = {"host": SOURCE, "initiator": "iqn.told"}
 
 
@@ -208,3 +224,32 @@ def test_of_a_server_without_disks_the_source_need_show_none(moving: Reverting) 
     moving.says |= {SOURCE: guest(), DESTINATION: guest(disk("disk.swap", MIB))}
     assert LEFT not in clearing.discard_left_copy(moving.step("discard_destination"))
     assert moving.commands == [UNDEFINED, (DESTINATION, "copy_disks", "revert")]
+
+
+class Elsewhere(Reverting):
+    """Reverts to another host in a dead source's place."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.kind = "cross_cell_revert_elsewhere"
+        self.says[OTHER] = guest(disk("disk", MIB))
+        self.down = {SOURCE}
+
+    def returning(self) -> MoveAttempt:
+        """Name the host in the source's place."""
+        assert self.chosen is not None
+        return MoveAttempt(move_id=MOVE, attempt=1, cell=CELL, host=OTHER, node=OTHER, provider="p", request={})
+
+
+@pytest.mark.parametrize(("dead", "after"), [(False, ""), (True, OTHER)], ids=["up", "declared-down"])
+def test_a_dead_source_discards_its_disks_once_the_host_in_its_place_has_shown_its_own(
+    tmp_path: Path, after: str, *, dead: bool
+) -> None:
+    """Where that host is dead too, what the source has set aside may be the only copy."""
+    moving = Elsewhere(tmp_path)
+    moving.down |= {OTHER} if dead else set()
+    elsewhere.DiscardDestination(moving).perform(moving.step("discard_destination"))
+    waits = {(host, action): other for host, action, _, other in moving.owed}
+    assert waits[SOURCE, "discard_source"] == after
+    assert ("discard_destination" in [action for _, action, _ in moving.commands]) is not dead
+    moving.close()

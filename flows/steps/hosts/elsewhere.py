@@ -258,13 +258,16 @@ class DiscardDestination(host.DiscardDestination):
     extra_actions = (*host.DiscardDestination.extra_actions, "discard_source")
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Record the source's debt, then clear the destination.
+        """Clear the destination, then record the source's debt.
 
-        As with every debt, the keeper compares the server's rows before the source is asked to delete anything.
+        If the host in the source's place could not show the server's disks, the source too waits until it has.  As with
+        every debt, the keeper compares the server's rows before the source is asked to delete anything.
         """
+        done = super().perform(ctx) or {}
         details = commands.DiscardSource(undefine=True, keep=False)
-        ctx.owe(ctx.move.source_host, "discard_source", details, deadline=self.deadline)
-        return super().perform(ctx)
+        after = done.get("after", "")
+        ctx.owe(ctx.move.source_host, "discard_source", details, deadline=self.deadline, after=after)
+        return done
 
 
 class KeepCopy(keeping.KeepCopy):

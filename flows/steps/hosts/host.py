@@ -430,7 +430,8 @@ class DiscardDestination(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Remove them once the source has shown the server's disks, now.
 
-        A source that is declared down shows nothing: the copy is then renamed, and its removal is owed.
+        A source that is declared down shows nothing: the copy is then renamed, and its removal is owed.  The result
+        then has that source as ``after``.
         """
         source = ctx.return_host
         if not (ctx.same_host or is_deleted(ctx)):
@@ -441,7 +442,7 @@ class DiscardDestination(HostStep):
                     raise
                 kept_copies.rename(ctx, self.host(ctx))
                 self.owe(ctx, self.details(ctx), after=source)
-                return dict(OWED)
+                return {**OWED, "after": source}
         return super().perform(ctx)
 
     def _require_source(self, ctx: Context) -> None:
