@@ -14,9 +14,11 @@ import sqlalchemy as sa
 
 from droveway.errors import Evacuated, ServerDeleted, StepError
 from droveway.flows import evacuation
+from droveway.flows.before import before
 from droveway.flows.steps.hosts.command import describe, query_host
 from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
@@ -150,8 +152,9 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
     """Raise StepError (``start-unknown``) when the host has started the guest since step ``defined_by`` defined it.
 
     The host counts the starts of a guest.  That count is compared with the one in the result of step ``defined_by``.
-    The worker's own journal is no proof: the worker may have lost its journal after the start.  Raises nothing where
-    there is nothing to compare: the journal lacks the earlier count, or the host has no guest defined.
+    The worker's own journal is no proof: the worker may have lost its journal after the start.  A journal that was put
+    back may lack the earlier count: `_starts_before_move` then takes its place.  A guest that runs was started,
+    whatever was counted.  Raises nothing where the host has no guest defined.
     """
     told = sa.select(MoveStep.result).where(
         MoveStep.flow_uuid == ctx.run.flow_uuid,
@@ -161,17 +164,29 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
         MoveStep.result.is_not(None),
     )
     with ctx.run.journal.read() as session:
-        before = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1))
+        result = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1)) or {}
     guest = describe(ctx, host, part="starts")
-    if before is None or "starts" not in before or not guest.defined:
+    if not guest.defined:
         return
-    if guest.running or guest.starts != before["starts"]:
+    counted = result["starts"] if "starts" in result else _starts_before_move(ctx, host)
+    if guest.running or counted not in (None, guest.starts):
         raise StepError(
             f"the guest of server {ctx.move.server_name} was started on {host} since it was defined there "
-            f"({guest.starts} starts, {before['starts']} before), so its start is not undone",
+            f"({guest.starts} starts, {'an unknown number' if counted is None else counted} before), so its start is "
+            "not undone",
             code="start-unknown",
             host=host,
         )
+
+
+def _starts_before_move(ctx: Context, host: str) -> int | None:
+    """Return how often the guest had been started on the host before the move; a host that it came to knows none.
+
+    None for the revert of a move whose ends are one host: its forward flow has started the guest there too.
+    """
+    if ctx.same_host and kinds.of(ctx.run.kind).carries is Carries.BACK:
+        return None
+    return before(ctx.move).guest.starts if host == ctx.move.source_host else 0
 
 
 def is_given_up(ctx: Context, host: str) -> bool:
