@@ -30,8 +30,9 @@ from droveway.flows.steps.rows import (
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import Move
+from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import actions, servers, usage
+from droveway.persistence.nova.cell import InstanceAction
 from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.persistence.times import utcnow
 from droveway.wire.commands import DiskInfo, GuestState
@@ -41,7 +42,8 @@ SCHEDULE_EVENT: Final = "schedule_instances"
 UNSHELVE_EVENT: Final = "compute_unshelve_instance"
 
 _SHELVED: Final = (
-    sa.select(Move.id, Move.before)
+    sa.select(Move.id, Move.before, MoveFlow.uuid)
+    .join(MoveFlow, sa.and_(MoveFlow.move_id == Move.id, MoveFlow.kind == Move.kind))
     .where(
         Move.server == sa.bindparam("server"),
         Move.kind == kinds.SHELVE.name,
@@ -51,6 +53,18 @@ _SHELVED: Final = (
     .order_by(Move.created_at.desc())
 )
 
+_LAST_REQUEST: Final = (
+    sa.select(InstanceAction.request_id)
+    .where(
+        InstanceAction.instance_uuid == sa.bindparam("server"),
+        InstanceAction.action == "shelve",
+        InstanceAction.deleted == 0,
+    )
+    .order_by(InstanceAction.id.desc())
+    .limit(1)
+)
+"""Selects the request id of the server's last shelve."""
+
 
 class RecordBefore(forward.RecordBefore):
     """Records what the image and the rows say of the server, which is on no host that could be asked."""
@@ -59,7 +73,7 @@ class RecordBefore(forward.RecordBefore):
         """Describe the guest with the definition that it had when this tool shelved it, and the disk of its image.
 
         The definition is that of the shelve that made the image, and empty if Nova made the image.  A server whose root
-        disk is a volume has no image: it gets the definition of this tool's last shelve, if there was one.
+        disk is a volume has no image: its list of actions in Nova tells whether this tool or Nova shelved it last.
         """
         disks = []
         if image is not None:
@@ -103,10 +117,18 @@ class RecordBefore(forward.RecordBefore):
 
 def _definition(ctx: Context, image: ImageBefore | None) -> str:
     with ctx.run.journal.read() as session:
-        for move, record in session.execute(_SHELVED, {"server": ctx.move.server}):
-            if image is None or image.image == images.image_of(move):
-                return str(record["guest"]["definition"])
+        shelves = session.execute(_SHELVED, {"server": ctx.move.server}).all()
+    last = _last_request(ctx) if image is None and shelves else None
+    for move, record, flow in shelves:
+        mine = last == f"req-{flow}" if image is None else image.image == images.image_of(move)
+        if mine:
+            return str(record["guest"]["definition"])
     return ""
+
+
+def _last_request(ctx: Context) -> str | None:
+    with ctx.run.cells.database(ctx.cell).read() as session:
+        return session.scalar(_LAST_REQUEST, {"server": ctx.move.server})
 
 
 class MarkUnshelving(Step):
