@@ -25,7 +25,7 @@ from droveway.persistence.journal.kinds import Carries, Kind
 from droveway.persistence.journal.moves import GONE, PASSED_ON
 from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.journal.step_runs import ADOPTED
-from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveFlow, MoveStep
 from droveway.persistence.nova import cell, evacuations, servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.printable import SHORT
@@ -101,6 +101,7 @@ _SINCE: Final = sa.select(cell.Migration.uuid).where(
     cell.Migration.deleted == 0,
 )
 _STEPS: Final = sa.select(MoveStep).where(MoveStep.move_id == sa.bindparam("move")).order_by(MoveStep.seq)
+_KIND: Final = sa.select(MoveFlow.kind).where(MoveFlow.uuid == sa.bindparam("flow"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,8 +267,14 @@ def of(session: orm.Session, move: Move) -> Left:
         action="" if state in RESTS else _action(move, done),
         copies=copies,
         returning=returns[-1] if returns and went is not None and went.elsewhere else None,
-        forward=state not in RESTS and bool(rows) and not kinds.of(rows[-1].flow).ends_wait,
+        forward=state not in RESTS and _goes_forward(session, move),
     )
+
+
+def _goes_forward(session: orm.Session, move: Move) -> bool:
+    # Not by the history: a flow that has begun no step has no row there, and the row of an adoption names no kind.
+    kind = session.scalar(_KIND, {"flow": move.flow_uuid})
+    return kind is not None and not (kinds.of(kind).ends_wait or kinds.of(kind).deletes)
 
 
 def require_own(session: orm.Session, found: Left, row: cell.Instance) -> None:

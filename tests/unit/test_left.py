@@ -15,7 +15,7 @@ from droveway.errors import Refused
 from droveway.flows import registry
 from droveway.flows.before import as_json
 from droveway.persistence.journal.step_runs import ADOPTED
-from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveFlow, MoveStep
 
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "id": 2, "vcpus": 3}}
 ENDED: Final = {"code": "x", "message": "y", "host": ""}
@@ -69,6 +69,11 @@ class Journal:
                         started_at=NOW, **known,
                     )
                 )  # fmt: skip
+
+    def file(self, flow: str, kind: str) -> None:
+        """Let the journal have this flow."""
+        with self.moving.journal.write() as session:
+            session.add(MoveFlow(uuid=flow, move_id=MOVE, kind=kind, version=1, digest="d", created_at=NOW))
 
     def change(self, **columns: Any) -> None:
         with self.moving.journal.write() as session:
@@ -260,3 +265,28 @@ def test_the_action_of_the_flow_under_way_stands_from_its_mark_on(
     assert journal.left().action == name
     journal.ran(flow, f"-{step}")
     assert journal.left().action == ""
+
+
+UNDER_WAY: Final[dict[str, tuple[str, list[tuple[str, list[str]]], bool]]] = {
+    "forward": ("resize", [("resize", PREPARED)], True),
+    "forward, adopted": ("resize", [("resize", PREPARED), ("", [ADOPTED])], True),
+    "revert": ("revert", [("resize", FINISHED), ("revert", ["mark_reverting"])], False),
+    "revert, adopted": ("revert", [("resize", FINISHED), ("revert", ["mark_reverting"]), ("", [ADOPTED])], False),
+    "revert, adopted before its first step": ("revert", [("resize", FINISHED), ("", [ADOPTED])], False),
+    "confirm that is only filed": ("confirm", [("resize", FINISHED)], False),
+    "delete": ("delete", [("resize", PREPARED), ("delete", ["mark_deleting"])], False),
+    "delete that waits": ("", [("resize", PREPARED)], False),
+}
+
+
+@pytest.mark.parametrize("what", UNDER_WAY)
+def test_the_flow_under_way_is_the_first_unless_it_ends_the_wait_or_deletes(journal: Journal, what: str) -> None:
+    """What a revert makes in another cell has no id of the move in it, and nobody may take it for half made."""
+    kind, ran, forward = UNDER_WAY[what]
+    for flow, steps in ran:
+        journal.ran(flow, *steps, flow_uuid=OTHER if flow == "resize" != kind else FLOW)
+    if kind:
+        journal.file(FLOW, kind)
+    else:
+        journal.change(state="deleting", flow_uuid=None)
+    assert journal.left().forward is forward
