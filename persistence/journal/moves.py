@@ -16,7 +16,7 @@ from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal import debts, kinds, transfers
 from droveway.persistence.journal.policy_names import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
-from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
 from droveway.printable import SHORT
 
 OPERATOR_WRITES: Final = dt.timedelta(minutes=5)
@@ -66,6 +66,14 @@ LEFT: Final = "left"
 _CONFIRMS: Final = kinds.names_of(kinds.Way.CONFIRM)
 _STAYS: Final = [kind.name for kind in kinds.KINDS if kind.stays_there]
 """Names of the kinds of flow after which a server stays at its move's destination."""
+_ELSEWHERE: Final = [kind.name for kind in kinds.KINDS if kind.elsewhere]
+_LAST_RETURN: Final = (
+    sa.select(MoveAttempt.host)
+    .where(MoveAttempt.move_id == sa.bindparam("move"), MoveAttempt.attempt < 0)
+    .order_by(MoveAttempt.attempt)
+    .limit(1)
+)
+"""Selects the host that was tried last in a dead source's place; its number is the lowest."""
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
 
 
@@ -285,11 +293,14 @@ def begin_deletion(session: orm.Session, move_id: str, flow: FlowRef) -> None:
 def home(session: orm.Session, move: Move) -> str:
     """Return the host that the server of a move in `DELETING` is on, as far as the journal tells.
 
-    That is the destination when the move was confirmed, or when it was an unshelve that is done.  Otherwise it is the
-    source.  Two such servers are not on the source, and only Nova's rows tell where they are: one that was shelved is
-    on no host, and one whose revert replaced a dead source is on the host that took its place.
+    That is the destination when the move was confirmed, or when it was an unshelve that is done.  It is the last host
+    that took a dead source's place when such a revert is done.  Otherwise it is the source.  A server that was shelved
+    is on no host, which only Nova's rows tell.
     """
-    return move.dest_host if move.dest_host and _is_done(session, move, _STAYS) else move.source_host
+    if move.dest_host and _is_done(session, move, _STAYS):
+        return move.dest_host
+    took_place = _is_done(session, move, _ELSEWHERE) and session.scalar(_LAST_RETURN, {"move": move.id})
+    return took_place or move.source_host
 
 
 def intervention(

@@ -12,7 +12,7 @@ from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.moves import FlowRef, Request
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import JournalBase, Move, MoveStep
+from droveway.persistence.journal.tables import JournalBase, Move, MoveAttempt, MoveStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FORWARD = FlowRef("migrate", 1, "d" * 64)
 CONFIRM = FlowRef("confirm", 1, "c" * 64)
 REVERT = FlowRef("revert", 1, "b" * 64)
+ELSEWHERE = FlowRef("cross_cell_revert_elsewhere", 1, "a" * 64)
 
 
 @pytest.fixture
@@ -235,6 +236,30 @@ def test_a_move_that_waits_is_confirmed_before_its_server_is_deleted(journal: Da
     with journal.read() as session:
         assert moves.home(session, waiting) == "host2"
     assert delete_now(journal, move).state == State.DONE
+
+
+@pytest.mark.parametrize(("done", "home"), [(True, "host4"), (False, "host2")], ids=["done", "undone"])
+def test_after_a_revert_to_another_host_the_server_is_on_the_last_that_was_tried(
+    journal: Database, home: str, *, done: bool
+) -> None:
+    """The delete asks that host, also where the server's rows are gone already and can name none."""
+    move = end(journal, set_state(journal, submit(journal), State.RUNNING), done=True)
+    with journal.write() as session:
+        row = moves.get(session, move.id)
+        row.dest_host, known = "host2", {"cell": "cell1", "node": "n", "provider": "p", "request": {}}
+        known["created_at"] = row.created_at
+        for number, host in ((1, "host2"), (-1, "host3"), (-2, "host4")):
+            session.add(MoveAttempt(move_id=move.id, attempt=number, host=host, **known))
+        requests.end_wait(session, row, ELSEWHERE)
+    wish_to_delete(journal, move)
+    waiting = end(journal, move, done=done)
+    if not done:
+        with journal.write() as session:
+            requests.end_wait(session, moves.get(session, move.id), CONFIRM)
+        waiting = end(journal, move, done=True)
+    assert waiting.state == State.DELETING
+    with journal.read() as session:
+        assert moves.home(session, waiting) == home
 
 
 def test_a_parked_delete_is_entered_again_when_it_is_asked_for_again(journal: Database) -> None:
