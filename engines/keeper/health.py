@@ -11,6 +11,7 @@ question changes nothing, so any number of keepers may ask, and any of them may 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -56,6 +57,11 @@ class Standard:
     probe_timeout: float = 5.0
     """How long a guest agent has to answer; 0: the agent is not asked."""
 
+    @property
+    def answers_within(self) -> dt.timedelta:
+        """How long a worker has to answer a question."""
+        return dt.timedelta(seconds=self.probe_timeout + ANSWER_SECONDS)
+
 
 class _Question(NamedTuple):
     """One question that stands, read from its key."""
@@ -74,6 +80,7 @@ class HealthChecks:
         self._channel = HostChannel(coordination)
         self._journal = journal
         self._standard = standard
+        self.answers_within = standard.answers_within
         self._hosts: set[str] | None = None
         """The hosts where questions may stand; None when another keeper's may be on any host."""
 
@@ -132,20 +139,23 @@ class HealthChecks:
 
     def _take(self, question: _Question, now: dt.datetime) -> bool:
         """Write the question's answer into the journal; False while there is still time for one."""
-        seconds = self._standard.probe_timeout + ANSWER_SECONDS
+        within = self._standard.answers_within
+        reason = f"host {question.host} did not say within {within.total_seconds():g} s how the guest is"
         try:
             result = self._channel.answer(question.host, question.key)
-            if result is None and now - question.asked <= dt.timedelta(seconds=seconds):
+        except Refused as error:
+            result, reason = None, answers.sentence(question.host, QUESTION, str(error))
+        else:
+            if result is None and now - question.asked <= within:
                 return False
-            command = None if result is not None else self._channel.standing(question.host, question.key)
-        except Refused:
-            return True
         if result is not None:
             health, reason = self._judged(question, result)
             self._record(question, health, reason, result.epoch)
-        elif command is not None:
-            reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
-            self._record(question, Health.FAILING, reason, command.epoch)
+            return True
+        # Without its own node nobody knows under which claim the question was put, so it says nothing.
+        with contextlib.suppress(Refused):
+            if (command := self._channel.standing(question.host, question.key)) is not None:
+                self._record(question, Health.FAILING, reason, command.epoch)
         return True
 
     def _judged(self, question: _Question, result: commands.Result) -> tuple[Health, str]:

@@ -324,7 +324,12 @@ class Keeper:
             return seen
         since, deadline, refusal = waiting.since, waiting.deadline, self._refusals.get(seen.move)
         early = since is not None and deadline is not None and not self._steady.passed(deadline, since, now)
-        known = dataclasses.replace(waiting, early=early, refused=refusal.why if refusal else None)
+        known = dataclasses.replace(
+            waiting,
+            early=early,
+            refused=refusal.why if refusal else None,
+            answers_within=self._health.answers_within,
+        )
         return dataclasses.replace(seen, waiting=known)
 
     def last_tick(self) -> float:

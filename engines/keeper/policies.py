@@ -39,11 +39,8 @@ from droveway.persistence.journal.policy_names import DEADLINE, HEALTHY, MANUAL
 from droveway.printable import SHORT
 
 CHECK_EVERY: Final = dt.timedelta(seconds=1)
-FRESH: Final = dt.timedelta(seconds=15)
-"""The keeper acts on an answer only if it asked for that answer at most this long ago.
-
-With the default of ``[confirm] probe_timeout`` a host has less time to answer, so an answer in time is not too old.
-"""
+FRESH: Final = dt.timedelta(seconds=5)
+"""The keeper acts on an answer for so long after the time that a host has to give it (`Waiting.answers_within`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +56,8 @@ class Waiting:
     """What the destination answered last; None before the first answer."""
     asked: dt.datetime | None = None
     """When that answer was asked for."""
+    answers_within: dt.timedelta = dt.timedelta(0)
+    """How long after a question its answer may come."""
     waits_for: str | None = None
     deleting: bool = False
     """Whether somebody asked to delete the server.  The keeper then confirms the move before the server is deleted."""
@@ -195,7 +194,8 @@ def _is_due(waiting: Waiting, now: dt.datetime) -> bool:
 
 
 def _is_fresh(waiting: Waiting, now: dt.datetime) -> bool:
-    return waiting.health is not None and waiting.asked is not None and now - waiting.asked <= FRESH
+    lasts = waiting.answers_within + FRESH
+    return waiting.health is not None and waiting.asked is not None and now - waiting.asked <= lasts
 
 
 def _has_reached(moment: dt.datetime | None, start: dt.datetime | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from support.rigs.plain_keeper import PlainKeeper
 
 from droveway.clients.zookeeper import (
     Coordination,
@@ -17,11 +18,13 @@ from droveway.clients.zookeeper import (
     embedded_store,
     epoch_path,
     result_path,
+    worker_path,
 )
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.admission import Limits
 from droveway.engines.keeper.health import HealthChecks, Standard
 from droveway.engines.keeper.keeper import read_snapshot
+from droveway.engines.keeper.policies import EndWait
 from droveway.flows.before import Before, as_json
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import daemons, migrate, moves
@@ -105,6 +108,19 @@ class Site:
         result = commands.Result(key=key, epoch=epoch, value=msgspec.to_builtins(HEALTHY))
         assert self.coordination.create(result_path("host2", key), codec.encode(result))
 
+    def age(self, seconds: float) -> str:
+        """Let the question that stands have been asked so long ago, and return its new key."""
+        (key,) = self.nodes()
+        node = self.coordination.get(command_path("host2", key))
+        assert node is not None
+        with self.journal.read() as session:
+            now: dt.datetime = database_time(session)
+        asked = int((now - dt.timedelta(seconds=seconds) - dt.datetime(1970, 1, 1)).total_seconds())  # noqa: DTZ001 - UTC
+        self.coordination.delete(command_path("host2", key))
+        old = f"{key.rpartition('.')[0]}.{asked}"
+        assert self.coordination.create(command_path("host2", old), node[0])
+        return old
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
@@ -136,6 +152,18 @@ def test_an_answer_that_breaks_its_schema_is_a_failure_that_names_the_host(site:
     (key,) = site.nodes()
     result = commands.Result(key=key, epoch=EPOCH, value={"running": "yes"})
     assert site.coordination.create(result_path("host2", key), codec.encode(result))
+    assert site.collect(checks)
+    move = site.read()
+    assert (site.nodes(), move.health) == ([], "failing")
+    assert "host host2 gave no valid answer to check_guest" in (move.health_reason or "")
+
+
+def test_an_answer_that_cannot_be_read_is_a_failure_that_names_the_host(site: Site) -> None:
+    """Otherwise the move would wait past its deadline for a worker that answers so, and its row would not say why."""
+    checks = site.checks()
+    checks.check(site.move)
+    (key,) = site.nodes()
+    assert site.coordination.create(result_path("host2", key), b"no answer")
     assert site.collect(checks)
     move = site.read()
     assert (site.nodes(), move.health) == ([], "failing")
@@ -179,21 +207,37 @@ def test_what_a_killed_keeper_asked_is_found_on_every_host(site: Site) -> None:
 def test_no_answer_in_time_is_none(site: Site) -> None:
     checks = site.checks()
     checks.check(site.move)
-    (key,) = site.nodes()
-    node = site.coordination.get(command_path("host2", key))
-    assert node is not None
-    with site.journal.read() as session:
-        now: dt.datetime = database_time(session)
-    asked = int((now - dt.timedelta(seconds=12) - dt.datetime(1970, 1, 1)).total_seconds())  # noqa: DTZ001 - UTC
-    site.coordination.delete(command_path("host2", key))
-    old = f"{key.rpartition('.')[0]}.{asked}"
-    site.coordination.create(command_path("host2", old), node[0])
+    site.age(12)
     site.collect(checks)
     assert site.nodes() == []
     assert (site.read().health, site.read().health_reason) == (
         "failing",
         "host host2 did not say within 10 s how the guest is",
     )
+
+
+@pytest.mark.parametrize("probe", [5.0, 20.0, 60.0])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_failing_answer_is_acted_on_however_long_an_agent_has_to_answer(
+    site: Site, probe: float, answered: bool
+) -> None:
+    """A hung agent's answer comes when the agent's time is over, and a silent worker counts as failing after that."""
+    standard = Standard(probe_timeout=probe)
+    HealthChecks(site.coordination, site.journal, standard).check(site.move)
+    key = site.age(probe + (1.0 if answered else 6.0))
+    if answered:
+        hung = msgspec.structs.replace(HEALTHY, answers=False, why="it hangs")
+        result = commands.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(hung))
+        assert site.coordination.create(result_path("host2", key), codec.encode(result))
+    for host in ("host1", "host2"):
+        assert site.coordination.create(worker_path(host), b"")
+    deadline = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it
+    site.set(deadline=deadline)
+    board = MoveBoard(site.coordination)
+    keeper = PlainKeeper(
+        site.coordination, site.journal, board, lambda kind: moves.FlowRef(kind, 1, "d"), standard=standard
+    )
+    assert keeper.round() == [EndWait(site.move, "revert", deadline)]
 
 
 @pytest.mark.parametrize(
