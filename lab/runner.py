@@ -84,16 +84,21 @@ def is_busy(lab: Parts) -> bool:
 def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
     """Say whether a debt can be paid now.
 
-    Its host is up or its cell answers, and no attempt to pay a debt of the same move there has failed.
+    Its host is up or its cell answers, no attempt to pay it has failed, and no earlier debt holds it back.
     """
     due = debts.collectable(session)
     if any(debt.cell is not None for debt in due):
         gone = {*lab.cells.away(lab.cells.names()), *cells_down.find(session)}
         due = [debt for debt in due if debt.cell not in gone]
-    in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
-    return any(
-        debt.host not in away and debt.details.get(debts.AFTER) not in away and (debt.move_id, debt.host) not in in_vain
-        for debt in due
+    return bool(
+        debts.in_order(
+            due,
+            lambda debt: (
+                debt.host not in away
+                and debt.details.get(debts.AFTER) not in away
+                and not debt.details.get(debts.ERROR)
+            ),
+        )
     )
 
 

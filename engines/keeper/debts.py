@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import itertools
 import logging
 import sys
 import threading
@@ -134,13 +133,8 @@ class Collector:
             due = [debt for debt in debts.collectable(session) if self._is_due(debt, now)]
         of_cells = [debt for debt in due if debt.cell is not None]
         due = [debt for debt in due if debt.cell is None]
-        # When a debt could not be paid, the host's later debts for the same move wait too: they build on it.
-        waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
-        wanted = [
-            debt for debt in due if (debt.move_id, debt.host) not in waits and SINCE.get(debt.action, 1) <= self._level
-        ]
         payable = self._payable(of_cells)
-        if not wanted and not payable:
+        if not payable and not debts.in_order(due, self._may_ask):
             return
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):
             return
@@ -151,13 +145,21 @@ class Collector:
                     with _context_of(owed[0]):
                         self._pay_cells(self._cells, move, owed)
             up = self._channel.workers()
-            for (move, host), owes in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
-                able = [debt for debt in owes if not (after := debt.details.get(debts.AFTER)) or after in up]
-                if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
-                    with _context_of(able[0]):
-                        self._collect_from(move, up[host], able)
+            able = debts.in_order(
+                due, lambda debt: self._may_ask(debt) and debt.details.get(debts.AFTER) in {None, "", *up}
+            )
+            for (move, host), owed in able.items():
+                if host in up and not self._wakeup.is_set() and not self._is_frozen(move):
+                    with _context_of(owed[0]):
+                        self._collect_from(move, up[host], owed)
         finally:
-            self._coordination.delete(COLLECTS)
+            # If the session ended meanwhile, the node may be another collector's by now.
+            if self._coordination.owner(COLLECTS) == self._coordination.session:
+                self._coordination.delete(COLLECTS)
+
+    def _may_ask(self, debt: Debt) -> bool:
+        """Tell whether operators allow the debt's action, and whether no attempt to pay it failed a moment ago."""
+        return time.monotonic() >= self._tried.get(debt.id, 0.0) and SINCE.get(debt.action, 1) <= self._level
 
     def _payable(self, of_cells: list[Debt]) -> list[tuple[str, list[Debt]]]:
         now = time.monotonic()
@@ -201,18 +203,17 @@ class Collector:
         for debt in owed:
             why = eligibility.unsupported(eligibility.Known(worker.version, worker.actions), debt.action, None)
             if why and debt.action == debts.RENAME:
-                # No later debt depends on the new name.
                 self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
                 continue
             if why:
                 self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
-            if why or not self._pay(debt, epoch):
+            if (why or not self._pay(debt, epoch)) and debts.holds_back(debt):
                 break
         self._write_tombstone(move_id, epoch)
         fencing.release(self._journal, move_id, epoch)
 
     def _pay(self, debt: Debt, epoch: int) -> bool:
-        """Let the host pay one debt; return False when it did not, and the later debts have to wait for this one.
+        """Let the host pay one debt; return False when it did not.
 
         Right before that, the debt is compared with the server's rows.  Raises as
         `droveway.engines.keeper.returning.FindHome` does.

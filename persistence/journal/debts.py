@@ -10,6 +10,7 @@ has none, its move does not end and its host takes no servers until the debt is 
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -252,6 +253,34 @@ def collectable(session: orm.Session) -> list[Debt]:
     earlier collector left that claim when it was killed.  The present collector takes the claim over.
     """
     return list(session.scalars(_COLLECTABLE))
+
+
+def holds_back(debt: Debt) -> bool:
+    """Tell whether the host's later debts of the same move wait for this one.
+
+    Two kinds of debts hold back nothing.  No later debt depends on the new name of a copy (`RENAME`).  And a debt that
+    waits for another host's report (`AFTER`) may wait for ever, while its move is to end all the same.
+    """
+    return debt.action != RENAME and not debt.details.get(AFTER)
+
+
+def in_order(owed: Iterable[Debt], is_payable: Callable[[Debt], bool]) -> dict[tuple[str, str], list[Debt]]:
+    """Return the debts that can be paid now, by move and host; ``owed`` and the result have the oldest debts first.
+
+    What a host owes for a move builds on what it owes for it already.  So a debt that cannot be paid now holds back the
+    later ones (`holds_back`).
+    """
+    found: dict[tuple[str, str], list[Debt]] = {}
+    held = set()
+    for debt in owed:
+        of = (debt.move_id, debt.host)
+        if of in held:
+            continue
+        if is_payable(debt):
+            found.setdefault(of, []).append(debt)
+        elif holds_back(debt):
+            held.add(of)
+    return found
 
 
 def forget_errors(session: orm.Session) -> None:
