@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -59,6 +59,7 @@ _SAME_MOVE: Final = _MOVES.alias()
 _RECORDED: Final = sa.exists().where(_SAME_MOVE.c.id == sa.bindparam("move"), _SAME_MOVE.c.before.is_not(None))
 """A subquery, because a plain test is always true in SQLite 3.40: no column counts as NULL in an UPDATE's RETURNING."""
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
+_STATE: Final = sa.select(Move.state).where(Move.id == sa.bindparam("move")).with_for_update()
 _FIRST_CLAIM: Final = sa.insert(Claim).values(claimed_at=sa.func.utc_now())
 _NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE).values(claimed_at=sa.func.utc_now())
 _RELEASE: Final = (
@@ -110,6 +111,14 @@ class Standing:
     """The move's row as `claimed` gives it; only `update_claimed` fills this in."""
 
 
+class Seen(NamedTuple):
+    """How a move was when somebody decided to claim it."""
+
+    state: str | None
+    epoch: int | None
+    """The epoch of its last claim; None when it was never claimed."""
+
+
 def claim(
     journal: Database,
     move_id: str,
@@ -117,18 +126,22 @@ def claim(
     *,
     quarantine_after: int = QUARANTINE_AFTER,
     is_lost: Callable[[], bool] = lambda: False,
+    seen: Seen | None = None,
 ) -> int:
     """Take the next epoch for the move and fence every older claim off.
 
     Raises Quarantined when the last ``quarantine_after`` claims ended unclean and saved nothing, and
     `droveway.errors.Fenced` when ``is_lost`` says, inside the transaction, that the move went to another conductor.  So
-    a conductor that was paused before the transaction does not take the move from its new owner.
+    a conductor that was paused before the transaction does not take the move from its new owner.  Raises Fenced too
+    when the move is not as it was ``seen`` any more: who claims it for what was seen would disturb who has it now.
     """
     with journal.begin() as connection:
         if is_lost():
             raise Fenced(f"move {move_id[:SHORT]} is not this conductor's any more")
         epoch = next_epoch(connection)
         last = connection.execute(_LAST, {"move": move_id}).first()
+        if seen is not None and seen != _seen(connection, move_id, last):
+            raise Fenced(f"move {move_id[:SHORT]} went on before it could be claimed")
         unclean = last.unclean + 1 if last is not None and _in_vain(connection, last) else 0
         claim = {
             "epoch": epoch,
@@ -332,6 +345,11 @@ def next_epoch(connection: sa.Connection) -> int:
     if epoch is None:
         raise DrovewayError("the journal lost its epoch counter: restore it from a backup, then droveway db adopt")
     return epoch
+
+
+def _seen(connection: sa.Connection, move_id: str, last: Any) -> Seen:
+    """Read the move's state and lock its row, for a comparison; ``last`` is the row of its claim, which is locked."""
+    return Seen(connection.scalar(_STATE, {"move": move_id}), None if last is None else last.epoch)
 
 
 def _in_vain(connection: sa.Connection, last: Any) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 import sqlalchemy as sa
@@ -72,6 +74,22 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     return move
 
 
+def seen(move: Move, claim: Claim | None) -> fencing.Seen:
+    """Return how the move was seen, for `droveway.engines.conductor.fencing.claim`."""
+    return fencing.Seen(move.state, None if claim is None else claim.epoch)
+
+
+@contextlib.contextmanager
+def overtaken(move: Move) -> Iterator[None]:
+    """Raise `droveway.errors.Refused` in the place of `droveway.errors.Fenced`."""
+    try:
+        yield
+    except Fenced:
+        raise Refused(
+            f"somebody took move {move.id[:SHORT]} over meanwhile: nothing was written, ask again when it rests"
+        ) from None
+
+
 def resting(session: orm.Session, name: str, step: str) -> Resting:
     """Find where the move rests; raises Refused unless that is the step."""
     move = moves.find(session, name)
@@ -103,7 +121,10 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         flow = session.scalars(moves.NEWEST_FLOW, {"move": move.id}).one()
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
-    epoch = fencing.claim(site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize)
+    with overtaken(move):
+        epoch = fencing.claim(
+            site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize, seen=seen(move, claim)
+        )
     try:
         with (
             deadlines.running("settle_left", site.conf.conductor.step_deadline),

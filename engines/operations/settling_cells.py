@@ -24,6 +24,7 @@ from droveway.engines.conductor import fencing, incarnation
 from droveway.engines.operations import left, settling_books, settling_copies, settling_volumes
 from droveway.engines.operations.left import Left
 from droveway.engines.operations.proofs import HostChecks, Resting
+from droveway.engines.operations.settling import overtaken, seen
 from droveway.engines.operations.settling_copies import API, Writing
 from droveway.engines.operations.settling_volumes import CINDER
 from droveway.engines.site.site import Site
@@ -134,11 +135,12 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         )
     # What is held in Placement does not depend on what runs where.
     asks = where != PLACEMENT
-    with _claimed(site, coordination, move, who, asks=asks) as epoch:
+    with _claimed(site, coordination, move, claim, who, asks=asks) as epoch:
         shown = _shown(site, coordination, found, flow) if asks else _Shown(running=False)
         case = _Case(site, found, flow, running=shown.running)
         try:
             with (
+                overtaken(move),
                 deadlines.running(STEP, site.conf.conductor.step_deadline),
                 fencing.guarding_calls(site.journal, move.id, epoch),
             ):
@@ -149,23 +151,24 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
                 f"{move.server_name}, and "
                 "there is no other copy of it: put a newer copy of that database back"
             ) from None
-        except Fenced:
-            raise Refused(
-                f"somebody took move {short} over meanwhile: nothing was written, ask again when it rests"
-            ) from None
         if written:
             _note(case, epoch, {"settled": where, "by": who, "reason": reason, "wrote": written})
     return written
 
 
 @contextlib.contextmanager
-def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, asks: bool) -> Iterator[int]:
-    """Claim the move while the context lasts, then give it back.
+def _claimed(
+    site: Site, coordination: Coordination, move: Move, claim: Claim | None, who: str, *, asks: bool
+) -> Iterator[int]:
+    """Claim the move while the context lasts, then give it back; ``claim`` is its last one by which it rested.
 
     ``asks``: whether the caller asks hosts under the claim.  If so, and the move has ended, its tombstone is lifted for
     that time.
     """
-    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
+    with overtaken(move):
+        epoch = fencing.claim(
+            site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize, seen=seen(move, claim)
+        )
     opens = asks and State(move.state) in ENDED
     try:
         if asks:

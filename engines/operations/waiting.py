@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from droveway import deadlines
 from droveway.engines.conductor import fencing
-from droveway.engines.operations.settling import LAST
+from droveway.engines.operations.settling import LAST, overtaken, seen
 from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence.compare_and_swap import compare_and_swap
@@ -65,7 +65,8 @@ def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: s
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
     with site.cell_databases[_cell(site, move)].read() as session:
         _require_barred(move, *_rows(session, move))
-    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}")
+    with overtaken(move):
+        epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", seen=seen(move, claim))
     try:
         _write(site, move, epoch)
         return _note(site, move, epoch, who=who, reason=reason)

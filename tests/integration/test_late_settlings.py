@@ -6,12 +6,16 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
 from droveway.clients import send_guard
 from droveway.engines.conductor import fencing
+from droveway.persistence.journal.tables import Claim, Move
+from droveway.persistence.nova.cell import Instance
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}
@@ -74,3 +78,37 @@ def test_nothing_is_written_in_placement_once_the_move_was_claimed(lab: Stage, m
     assert taken
     assert "somebody took move" in said
     assert held(lab) == before
+
+
+@pytest.mark.parametrize(
+    "words", [("--cell", "cell1"), ("finish_records", "--as", "left"), ("finish_records", "--as", "done")]
+)
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_move_that_went_on_before_it_could_be_claimed_is_left_to_who_has_it(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], *, claimed: bool
+) -> None:
+    """Otherwise the conductor would be fenced off in the middle of a step, by who saw the move at rest before."""
+    lab.cli("server", "migrate", "web")
+    move, claim = lab.move("web").id, fencing.claim
+    with lab.lab.cell_databases["cell1"].write() as session:
+        session.execute(sa.update(Instance).values(vm_state="error"))
+    epochs: list[int] = []
+
+    def overtaken(*facts: Any, **named: Any) -> int:
+        if not epochs:
+            with lab.lab.journal.write() as journal:
+                journal.execute(sa.update(Move).values(state="confirming"))
+            if claimed:
+                claim(lab.lab.journal, move, "conductor")
+            with lab.lab.journal.read() as journal:
+                epochs.append(journal.scalars(sa.select(Claim.epoch)).one())
+        return claim(*facts, **named)
+
+    monkeypatch.setattr(fencing, "claim", overtaken)
+    said = lab.refused("move", "settle", move[:8], *words, *WHY)
+    assert "somebody took move" in said
+    with lab.lab.journal.read() as journal:
+        assert journal.scalars(sa.select(Claim.epoch)).all() == epochs
+    assert lab.move("web").state == "confirming"
+    with lab.lab.cell_databases["cell1"].read() as session:
+        assert session.scalars(sa.select(Instance.vm_state)).one() == "error"
