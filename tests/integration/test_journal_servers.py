@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
+import multiprocessing
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent import futures
@@ -55,7 +57,7 @@ def fixture_server(
 
 
 @pytest.fixture(name="empty")
-def fixture_empty(server: tuple[str, object]) -> Iterator[Database]:
+def fixture_empty(server: tuple[str, Any]) -> Iterator[Database]:
     """A database that nothing was made in yet."""
     kind, where = server
     name = next(_names)
@@ -83,13 +85,51 @@ def test_the_migrations_make_the_schema_of_the_models_once(empty: Database) -> N
     assert migrate.sync(empty) == (None, migrate.HEAD)
     assert migrate.sync(empty) == (migrate.HEAD, migrate.HEAD)
     migrate.check(empty)
+    assert differences(empty) == []
+
+
+def differences(journal: Database) -> list[Any]:
+    """Tell where the journal's schema is another than that of the models."""
     ours = JournalBase.metadata
-    with empty.engine.connect() as connection:
+    with journal.engine.connect() as connection:
         # TaskFlow's tables are named by it: their own test has them.
         context = MigrationContext.configure(
             connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in ours.tables}
         )
-        assert autogenerate.compare_metadata(context, ours) == []
+        return list(autogenerate.compare_metadata(context, ours))
+
+
+def sync_killed_after(journal: Database, statements: int) -> None:
+    """Sync the journal in a process that is killed after so many statements that change something."""
+    ran = 0
+
+    def count(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        nonlocal ran
+        ran += statement.lstrip().startswith(("CREATE", "ALTER", "DROP", "INSERT", "UPDATE"))
+        if ran == statements:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sa.event.listen(journal.engine, "after_cursor_execute", count)
+    migrate.sync(journal)
+
+
+def test_a_sync_that_was_killed_after_any_statement_is_ended_by_the_next_one(empty: Database) -> None:
+    """MariaDB keeps what half a migration has done."""
+    statements, kills = 1, 0
+    while True:
+        before = migrate.revision(empty)
+        empty.close()
+        syncing = multiprocessing.get_context("fork").Process(target=sync_killed_after, args=(empty, statements))
+        syncing.start()
+        syncing.join()
+        if syncing.exitcode == 0:
+            break
+        assert syncing.exitcode == -signal.SIGKILL, f"after {kills} kills, the last one at {before}"
+        kills += 1
+        statements = statements + 1 if migrate.revision(empty) == before else 2
+    migrate.check(empty)
+    assert differences(empty) == []
+    assert kills > len(JournalBase.metadata.tables)
 
 
 def test_a_time_keeps_what_it_has_below_a_second(journal: Database) -> None:
