@@ -159,17 +159,18 @@ def tried_hosts(session: orm.Session, servers: Collection[str]) -> dict[tuple[st
     host as an alternate.
     """
     ended = Move.state.in_([state.value for state in ENDED])
-    order = Move.created_at, Move.id
+    newest_first = Move.created_at.desc(), Move.id.desc()
     found: dict[tuple[str, str], str] = {}
     ends = sa.select(Move.id, Move.server, Move.source_host, Move.dest_host).where(ended, Move.server.in_(servers))
-    for row in session.execute(ends.order_by(*order)):
-        found |= {(row.server, host): row.id for host in (row.source_host, row.dest_host) if host}
+    for move, server, *hosts in session.execute(ends.order_by(*newest_first)):
+        for host in filter(None, hosts):
+            found.setdefault((server, host), move)
     tried = (
         sa.select(Move.id, Move.server, MoveAttempt.host)
         .join(MoveAttempt, MoveAttempt.move_id == Move.id)
         .where(ended, Move.server.in_(servers))
     )
-    for move, server, host in session.execute(tried.order_by(*order)):
+    for move, server, host in session.execute(tried.order_by(*newest_first)):
         found.setdefault((server, host), move)
     return found
 
