@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from droveway.errors import Cancelled, DestinationFault, StepError
 from droveway.flows.other_graph import across
-from droveway.flows.step import guarded
+from droveway.flows.step import OUTAGES, guarded, leave
 from droveway.persistence.journal import attempts, kinds, moves
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ NEXT_GRAPH: Final = "next-graph"
 class Alternates:
     """Hands out the alternates in order: the next one is tried only after a fault of the destination.
 
-    `takes_next` must not raise: TaskFlow would leave the flow failed with nothing undone (measured).
+    While the journal is away, `takes_next` leaves the flow to the next claim.  It must not raise otherwise: TaskFlow
+    would leave the flow failed with nothing undone (measured).
     """
 
     title: ClassVar[str] = "alternates"
@@ -71,11 +72,16 @@ class Alternates:
           the given class.
         * Another alternate is left.
         * Nobody has asked to cancel the move or to delete its server.
+
+        Raises Parked when the journal does not say the last: nothing is decided then, and the next claim asks again.
         """
         known = len(candidates["chosen"]) + len(candidates.get("later", ()))
         left = candidates.get("first", 1) + tried <= known
         destination = failed_by(DestinationFault) and not failed_by(Cancelled)
-        move = self.run_.move()
+        try:
+            move = self.run_.move()
+        except OUTAGES as error:
+            leave(self.run_, self.title, error)
         ends = move.cancel_requested or move.delete_requested
         return left and destination and not ends
 

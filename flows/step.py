@@ -323,7 +323,7 @@ def guarded(
             if _is_outage(error):
                 # Neither the move nor its host is at fault.  If `_heed_outage` does not say how the step ends, the next
                 # claim enters the step again.
-                ends = _heed_outage(run, name, direction) or _leave(run, name, error)
+                ends = _heed_outage(run, name, direction) or leave(run, name, error)
                 if ends.failure is None:
                     return cast("T", None)
                 failure = ends.failure
@@ -369,7 +369,7 @@ def _heed_outage(run: Run, name: str, direction: Direction) -> Ends | None:
     except (Parked, Fenced):
         raise
     except Exception as error:  # noqa: BLE001 - the journal is away too
-        _leave(run, name, error)
+        leave(run, name, error)
 
 
 def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoReturn:
@@ -378,10 +378,11 @@ def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoRe
     except (Parked, Fenced):
         raise
     except Exception as error:  # noqa: BLE001 - to TaskFlow it would be a failed step, and the move would be undone
-        _leave(run, name, error)
+        leave(run, name, error)
 
 
-def _leave(run: Run, name: str, error: Exception) -> NoReturn:
+def leave(run: Run, name: str, error: Exception) -> NoReturn:
+    """Give the step up without a result, since a database or ZooKeeper is away; raises Parked."""
     why = " ".join((absence(error) or type(error).__name__).split())
     run.leave(f"step {name} of move {run.move_id[:SHORT]} cannot reach what it writes to: {why}")
 

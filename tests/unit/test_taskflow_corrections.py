@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
 from support.rigs.engine_rig import MIGRATE, Rig, embedded_rig, fault, until
 from taskflow import engines, retry, states, task
 from taskflow import exceptions as taskflow_errors
@@ -22,12 +23,13 @@ from taskflow.types.failure import Failure
 
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.run import begin_state
+from droveway.engines.conductor.run import MoveRun, begin_state
 from droveway.engines.conductor.taskflow import details
 from droveway.engines.conductor.taskflow.atoms import StepTask
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.engine import OPTIONS, MoveEngine
 from droveway.flows import registry
+from droveway.flows.alternates import Alternates
 from droveway.persistence.journal import moves
 
 LOG: list[str] = []
@@ -402,3 +404,29 @@ def test_a_fault_within_an_alternate_is_known_again_after_a_reload(rig: Rig) -> 
     assert rig.world.held == {"prepare", "claim@h3", "copy@h3", "start_guest", "finish"}
     assert [row.step for row in rig.history(move)].count("alternates") == 2
     assert set(MIGRATE.names()) == {row.step for row in rig.history(move)}
+
+
+def test_a_journal_that_is_away_between_two_alternates_leaves_the_choice_to_the_next_claim(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rig.submit()
+    rig.post(move)
+    rig.world.fail("x copy", fault())
+    choose = Alternates.takes_next
+
+    def lost(_run: MoveRun) -> NoReturn:
+        raise OperationalError("SELECT", None, ConnectionError("the journal is away"))
+
+    def takes_next(alternates: Alternates, *facts: Any, **named: Any) -> bool:
+        with monkeypatch.context() as patched:
+            patched.setattr(MoveRun, "move", lost)
+            return choose(alternates, *facts, **named)
+
+    with monkeypatch.context() as away:
+        away.setattr(Alternates, "takes_next", takes_next)
+        assert rig.host().turn() == [False]
+    assert rig.move(move).state == "running"
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert rig.world.held == {"prepare", "claim@h3", "copy@h3", "start_guest", "finish"}
+    assert [row.step for row in rig.history(move)].count("alternates") == 2
