@@ -67,8 +67,9 @@ _GIVES_UP: Final = {
 _SHORTEST_VALUE: Final = 4
 """The length, in characters, of the shortest value that is removed from a driver's error message.
 
-The values are the password and the options of the database's URL.  A shorter value may be a part of ordinary words, and
-removing it would make the message unreadable.  A value that has only digits is not removed, whatever its length.
+The values are the options of the database's URL.  A shorter value may be a part of ordinary words, and removing it
+would make the message unreadable.  A value that has only digits is not removed, whatever its length.  A password is
+always removed.
 """
 
 
@@ -232,11 +233,16 @@ class Database:
         says which values stay.
         """
         url = sa.make_url(self._url)
-        values = [value for each in url.query.values() for value in ([each] if isinstance(each, str) else each)]
-        for value in sorted({*values, url.password or ""}, key=len, reverse=True):
-            if len(value) >= _SHORTEST_VALUE and not value.isdecimal():
-                told = told.replace(value, "...")
-        return told
+        values = [
+            (name, value) for name, each in url.query.items() for value in ([each] if isinstance(each, str) else each)
+        ]
+        found = {url.password or ""}
+        for name, value in values:
+            if "pass" in name or (len(value) >= _SHORTEST_VALUE and not value.isdecimal()):
+                found.add(value)
+        # In one go: a short password may be a part of what stands in the place of another value.
+        quoted = "|".join(map(re.escape, sorted(found - {""}, key=len, reverse=True)))
+        return re.sub(quoted, "...", told) if quoted else told
 
     def close(self) -> None:
         """Give back every connection."""

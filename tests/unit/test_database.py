@@ -147,6 +147,19 @@ def test_a_driver_quotes_nothing_that_was_pasted_into_the_url(url: str) -> None:
     assert "of [journal]" in str(refused.value)
 
 
+@pytest.mark.parametrize("password", ["73519284", "731", "XQ!"])
+def test_a_drivers_message_shows_no_password_however_short_and_though_it_is_a_number(password: str) -> None:
+    """S17: nor one that is given as an option."""
+    urls = [
+        f"postgresql+psycopg://user:{password}@127.0.0.1:1/nova?sslmode={password}",
+        f"postgresql+psycopg://user@127.0.0.1:1/nova?sslmode={password}&password={password}",
+    ]
+    for url in urls:
+        with pytest.raises(DatabaseUnusable, match=r"invalid sslmode value: \"\.\.\.\"") as refused:
+            Database(url).require("of [journal]")
+        assert password not in str(refused.value)
+
+
 def test_a_database_of_which_nobody_knows_the_kind_is_named_once_it_is_needed() -> None:
     unknown = Database("nosuch://user:SECRETWORD@127.0.0.1/nova")
     with pytest.raises(DatabaseUnusable, match=r"the database of \[journal\] names no driver") as refused:
