@@ -135,7 +135,8 @@ _HOSTS_BY_METADATA: Final = sa.text(
 _CELLS: Final = sa.text(
     "SELECT c.name, c.uuid, c.disabled,"
     " (SELECT count(*) FROM host_mappings h WHERE h.cell_id = c.id) AS hosts,"
-    " (SELECT count(*) FROM instance_mappings m WHERE m.cell_id = c.id AND m.queued_for_delete = :no) AS servers"
+    " (SELECT count(*) FROM instance_mappings m WHERE m.cell_id = c.id"
+    " AND (m.queued_for_delete IS NULL OR m.queued_for_delete = :no)) AS servers"
     " FROM cell_mappings c ORDER BY c.name"
 )
 _OF_PROJECT: Final = sa.text("SELECT 1 FROM instance_mappings WHERE project_id = :project LIMIT 1")
