@@ -12,6 +12,7 @@ from droveway.clients.zookeeper import worker_path
 from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
+from droveway.persistence.journal import cells_down
 from droveway.persistence.nova import catalog
 from droveway.wire import codec, commands, queries
 from droveway.wire.levels import LEVEL
@@ -54,9 +55,21 @@ def check(examined: Examined) -> Iterator[Finding]:
 
 
 def _known(examined: Examined) -> dict[str, str | None]:
-    """Return all hosts, each with why it was declared down; None for a host that is not declared down."""
-    hosts = catalog.hosts(examined.site.api, examined.site.cell_databases)
-    return {host.name: (host.disabled_reason or "no reason was given") if host.forced_down else None for host in hosts}
+    """Return all hosts, each with why it was declared down; None for a host that is not declared down.
+
+    Of a cell whose database does not answer, these are the hosts that Nova's API database maps to it.  They count as
+    declared down when the cell is.
+    """
+    site = examined.site
+    answering = catalog.answering(site.known_cells)
+    with site.journal.read() as session:
+        down = cells_down.find(session)
+    found: dict[str, str | None] = {}
+    for cell in site.known_cells.keys() - answering.keys():
+        found |= dict.fromkeys(catalog.hosts_of(site.api, cell), down.get(cell))
+    for host in catalog.hosts(site.api, answering):
+        found[host.name] = (host.disabled_reason or "no reason was given") if host.forced_down else None
+    return found
 
 
 def _given(examined: Examined) -> int | None:

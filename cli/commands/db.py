@@ -61,14 +61,21 @@ class Check(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
         """Return a row for each finding; the exit code is 3 when there are any."""
         from droveway.persistence import invariants
+        from droveway.persistence.database import DatabaseAway
 
         site = self.site(parsed_args)
         with self.progress(parsed_args, "reading the journal") as shown:
             with site.journal.read() as session:
                 found = [("journal", *each) for each in invariants.journal(session)]
             found += [("api", *each) for each in invariants.columns(site.api, invariants.API)]
-            for name, database in shown.over(sorted(site.cell_databases.items())):
-                found += [(f"cell {name}", *each) for each in invariants.columns(database, invariants.CELL)]
+            for name, database in shown.over(sorted(site.known_cells.items())):
+                cell = f"cell {name}"
+                try:
+                    database.require(f"of {cell}")
+                except DatabaseAway as error:
+                    found.append((cell, "database", str(error), f"start the database of {cell}"))
+                    continue
+                found += [(cell, *each) for each in invariants.columns(database, invariants.CELL)]
         self._found = bool(found)
         return COLUMNS, found
 

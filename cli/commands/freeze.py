@@ -32,13 +32,17 @@ class _Scoped(Command):
         return parser
 
     def scope(self, site: Installation, parsed_args: argparse.Namespace) -> tuple[Scope, str]:
-        """Return the scope; raises `droveway.errors.NotFound` for an unknown cell or host."""
+        """Return the scope; raises `droveway.errors.NotFound` for an unknown cell or host.
+
+        The API database has both names, so no cell's database needs to answer.
+        """
         from droveway.persistence.nova import catalog
 
         if parsed_args.cell is not None:
             return "cell", catalog.find_cell(site.api, parsed_args.cell).name
         if parsed_args.host is not None:
-            return "host", catalog.find_host(site.api, site.cell_databases, parsed_args.host).name
+            catalog.require_mapped(site.api, parsed_args.host)
+            return "host", parsed_args.host
         return "all", ""
 
 

@@ -44,7 +44,7 @@ class Show(ShowOne, OfHost):
 
         site = self.site(parsed_args)
         cells = self.answering_cells(site)
-        host = catalog.find_host(site.api, cells, parsed_args.host)
+        host = catalog.find_host(site.api, site.known_cells, parsed_args.host)
         names = [each.name for each in catalog.servers(site.api, cells) if each.host == host.name]
         return self.dict2columns(
             _cells(host, site.away())

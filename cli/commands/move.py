@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -126,9 +127,9 @@ class List(Lister):
         server, host, cell, project = (getattr(parsed_args, name) for name in ("server", "host", "cell", "project"))
         journal = site.journal
         if server is not None and not count(journal, Wanted(server=server)):
-            server = catalog.find_server(site.api, self.answering_cells(site), server).id
+            server = catalog.find_server(site.api, site.known_cells, server).id
         if host is not None and not count(journal, Wanted(host=host)):
-            catalog.find_host(site.api, self.answering_cells(site), host)
+            catalog.find_host(site.api, site.known_cells, host)
         if cell is not None and not count(journal, Wanted(cell=cell)):
             cell = catalog.find_cell(site.api, cell).name
         if project is not None and not count(journal, Wanted(project=project)):
@@ -352,13 +353,14 @@ def is_known(site: Site, server: str) -> bool:
 
     A server that may be in a cell which does not answer counts as known.
     """
+    from droveway.persistence.database import DatabaseAway
     from droveway.persistence.nova import catalog
 
-    cells = catalog.answering(site.known_cells)
-    try:
-        catalog.find_server(site.api, cells, server)
-    except NotFound:
-        return len(cells) < len(site.known_cells)
+    with contextlib.suppress(DatabaseAway):
+        try:
+            catalog.find_server(site.api, site.known_cells, server)
+        except NotFound:
+            return False
     return True
 
 
@@ -411,14 +413,13 @@ def _explained(move: Move | View) -> str:
 
 def ways_out(site: Site, move: View) -> str | None:
     """Return what to do with a waiting move that Nova has ended, or that cannot be confirmed or reverted; else None."""
-    from droveway.engines.keeper import outcomes
     from droveway.engines.operations import ends
     from droveway.persistence.journal import moves
 
     short = move.id[:SHORT]
     with site.journal.read() as session:
         present = moves.get(session, move.id)
-    if outcomes.of_move(site.cell_databases, present) is not None:
+    if _has_ended(site, present):
         return f"Nova has ended this move, and Droveway soon ends it too; to end it now:  droveway move confirm {short}"
     barred = ends.barred(site, present)
     if len(barred) > 1:
@@ -427,6 +428,19 @@ def ways_out(site: Site, move: View) -> str | None:
         if kind in barred:
             return f"droveway move {other} {short}; the other way is barred: {barred[kind]}"
     return None
+
+
+def _has_ended(site: Site, move: Move) -> bool:
+    """Say whether Nova's rows show an end of the move; no where its cell does not answer, which `ends.barred` tells."""
+    from droveway.engines.keeper import outcomes
+    from droveway.persistence.database import DatabaseAway, absence
+
+    try:
+        return outcomes.of_move(site.cell_databases, move) is not None
+    except Exception as error:
+        if not isinstance(error, DatabaseAway) and absence(error) is None:
+            raise
+        return False
 
 
 def _undecided(move: Move | View) -> str:

@@ -33,7 +33,7 @@ class List(Lister):
         site = self.site(parsed_args)
         cells = self.answering_cells(site)
         if parsed_args.host:
-            catalog.find_host(site.api, cells, parsed_args.host)
+            catalog.find_host(site.api, site.known_cells, parsed_args.host)
         if parsed_args.cell:
             catalog.find_cell(site.api, parsed_args.cell)
         found = [
@@ -53,7 +53,7 @@ class Show(ShowOne, OfServer):
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
-        server = catalog.find_server(site.api, self.answering_cells(site), parsed_args.server)
+        server = catalog.find_server(site.api, site.known_cells, parsed_args.server)
         move = move_views.open_of(site.journal, server.id)
         ports = [f"{port.id} {port.mac} {port.host or NONE}" for port in site.cloud.network.ports(server.id)]
         volumes = [

@@ -37,9 +37,8 @@ _UNREACHED: Final = (
 
 def of_end(site: Parts, move: Move) -> EndFacts:
     """Read the facts of a confirm or revert of a move that waits for it."""
-    answering = catalog.answering(site.known_cells)
-    server = catalog.find_server(site.api, answering, move.server)
-    with answering[server.cell].read() as session:
+    server = catalog.find_server(site.api, site.known_cells, move.server)
+    with site.cell_databases[server.cell].read() as session:
         migration = servers.migration(session, move.id)
     kept = flavors(site, server)
     old = kept.get("old", kept["cur"])
@@ -60,7 +59,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination_gone=is_gone(site, destination, away),
         old=old,
         current=kept["cur"],
-        quota_usages=quota_usages(site, server, answering) if old != kept["cur"] else (),
+        quota_usages=quota_usages(site, server, catalog.answering(site.known_cells)) if old != kept["cur"] else (),
     )
 
 

@@ -24,11 +24,11 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
     """
     if move.state != State.VERIFYING:
         return False
-    _require_cells(site, move, kind)
+    require_cells(site, move, kind)
     if lost_its_target(site, move, kind):
         _require_source(site, move)
         return False
-    begun = outcomes.begun_before(site.journal, site.known_cells, move)
+    begun = outcomes.begun_before(site.journal, site.cell_databases, move)
     if begun == kind:
         return True
     if begun is not None:
@@ -73,18 +73,23 @@ def lost_its_target(site: Parts, move: Move, kind: str) -> bool:
     return move.dest_cell in down and move.source_cell not in down
 
 
-def _require_cells(site: Parts, move: Move, kind: str) -> None:
-    """Raise Refused if a confirm or revert of a move between cells needs a cell that does not answer or is down.
+def require_cells(site: Parts, move: Move, kind: str) -> None:
+    """Raise `droveway.errors.Refused` if a confirm or revert needs a cell that does not answer or is declared down.
 
-    A confirm and a revert both need both cells, except for a cell that is declared down.  But a confirm always needs
-    the target cell, and a revert always needs the source cell.
+    Of a move between cells a confirm and a revert both need both cells, except for a cell that is declared down.  But a
+    confirm always needs the target cell, and a revert always needs the source cell.
     """
     cells = {move.source_cell, move.dest_cell or move.source_cell}
+    away = site.cells.away(sorted(cells))
     if len(cells) == 1:
+        if away:
+            raise Refused(
+                f"a {kind} of move {move.id[:SHORT]} needs cell {away[0]}, whose database does not answer: start it"
+            )
         return
     with site.journal.read() as session:
         down = cells_down.find(session)
-    for cell in site.cells.away(sorted(cells)):
+    for cell in away:
         if cell not in down:
             raise Refused(
                 f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, whose database does not answer: start it, or, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -13,7 +13,7 @@ from droveway.clients.network import BINDING_EXTENDED, Port
 from droveway.clients.placement import OF_PORTS
 from droveway.engines.operations.end_facts import flavors, quota_usages
 from droveway.engines.site.site import Site
-from droveway.errors import NotFound, Refused, StepError
+from droveway.errors import Refused, StepError
 from droveway.persistence.database import Database, DatabaseUnusable
 from droveway.persistence.journal import cells_down, debts
 from droveway.persistence.journal.tables import Move
@@ -53,15 +53,13 @@ def _bars_moves_between_cells(site: Site) -> str:
 def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     cells = catalog.answering(site.known_cells)
     away = frozenset(site.known_cells) - cells.keys()
-    with _naming_cells_away(away):
-        server = catalog.find_server(site.api, cells, name)
+    server = catalog.find_server(site.api, site.known_cells, name)
     with site.journal.read() as session:
         open_move = session.scalar(sa.select(Move.id).where(Move.active_server == server.id))
     new = catalog.find_flavor(site.api, flavor) if flavor else None
     cell_name = catalog.find_cell(site.api, to_cell).name if to_cell else None
-    with _naming_cells_away(away):
-        target = catalog.find_host(site.api, cells, host, cell=cell_name or server.cell) if host else None
-    source = catalog.find_host(site.api, cells, server.host, cell=server.cell) if server.host else None
+    target = catalog.find_host(site.api, site.known_cells, host, cell=cell_name or server.cell) if host else None
+    source = catalog.find_host(site.api, site.known_cells, server.host, cell=server.cell) if server.host else None
     goes_to = cell_name or (target.cell if target else server.cell)
     disabled = {cell.name for cell in catalog.cells_of(site.api) if cell.disabled}
     with site.api.read() as api, cells[server.cell].read() as cell:
@@ -116,21 +114,6 @@ def _answers_or_refuses() -> Iterator[None]:
         yield
     except StepError as error:
         raise Refused(str(error)) from None
-
-
-@contextlib.contextmanager
-def _naming_cells_away(away: Collection[str]) -> Iterator[None]:
-    """Add to the error about an unknown name which cells could not be searched for it."""
-    try:
-        yield
-    except NotFound as error:
-        if not away:
-            raise
-        raise NotFound(f"{error} (nobody could look in {_named(away)}, whose database does not answer)") from None
-
-
-def _named(cells: Collection[str]) -> str:
-    return ", ".join(f"cell {cell}" for cell in sorted(cells))
 
 
 def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Database]) -> dict[str, str]:

@@ -37,7 +37,7 @@ def forget(site: Site, name: str) -> list[int]:
     Raises `droveway.errors.Refused` while the host may be up.
     """
     site.require_away(name)
-    if not catalog.find_host(site.api, site.cell_databases, name).forced_down:
+    if not catalog.find_host(site.api, site.known_cells, name).forced_down:
         raise Refused(
             f"nobody has made sure that host {name} is off, and what it owes is only written off once it can never be "
             f'settled: droveway host down {name} --i-made-sure "how you know"'
@@ -47,7 +47,7 @@ def forget(site: Site, name: str) -> list[int]:
 
 
 def _set(site: Site, name: str, *, enabled: bool, reason: str | None, forced_down: bool | None) -> None:
-    host = catalog.find_host(site.api, site.cell_databases, name)
+    host = catalog.find_host(site.api, site.known_cells, name)
     with site.cell_databases[host.cell].write() as session:
         service = session.scalars(
             sa.select(Service).where(Service.host == name, Service.binary == "nova-compute", Service.deleted == 0)

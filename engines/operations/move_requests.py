@@ -115,6 +115,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     move = find_move(site, name)
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
+        ends.require_cells(site, move, kind)
         # When the target's cell is gone, the rows of the other cell say nothing of an end.
         found = None if ends.lost_its_target(site, move, kind) else outcomes.of_move(site.cell_databases, move)
         going_on = found is None and ends.require_end(site, move, kind)
@@ -192,7 +193,7 @@ def find_move(site: Parts, name: str) -> Move:
 
 def move_of_server(site: Parts, name: str) -> Move:
     """Find the server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
-    server = catalog.find_server(site.api, site.cell_databases, name)
+    server = catalog.find_server(site.api, site.known_cells, name)
     with site.journal.read() as session:
         move = session.scalar(sa.select(Move).where(Move.active_server == server.id))
     if move is None:

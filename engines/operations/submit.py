@@ -220,7 +220,7 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         )
     plan = found[0]
     inputs = plan.body["inputs"]
-    server = catalog.find_server(site.api, catalog.answering(site.known_cells), spec.server)
+    server = catalog.find_server(site.api, site.known_cells, spec.server)
     same = MoveSpec(
         server=server.id,
         flavor=inputs["flavor"],

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import sqlalchemy as sa
@@ -31,6 +31,30 @@ LOG = logging.getLogger(__name__)
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
+
+
+class _Answering(Mapping[str, Database]):
+    """Hands out the database of a cell only while it answers, so that a cell that is away bars no work in the others.
+
+    Raises `droveway.persistence.database.DatabaseUnusable`, which names the cell, where it does not answer.
+    """
+
+    def __init__(self, known: Mapping[str, Database]) -> None:
+        self._known = known
+
+    def __getitem__(self, cell: str) -> Database:
+        database = self._known[cell]
+        database.require(f"of cell {cell}")
+        return database
+
+    def __contains__(self, cell: object) -> bool:
+        return cell in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class Installation:
@@ -73,11 +97,9 @@ class Installation:
         return None if url is None else Database(cell_url(str(url), self.conf.database.connection, "cell0"))
 
     @functools.cached_property
-    def cell_databases(self) -> dict[str, Database]:
-        """Return `known_cells`; raises `droveway.persistence.database.DatabaseUnusable` when one does not answer."""
-        for name, database in self.known_cells.items():
-            database.require(f"of cell {name}")
-        return self.known_cells
+    def cell_databases(self) -> Mapping[str, Database]:
+        """The databases of Nova's cells, all but cell0, by the cells' names, each of which answers when it is taken."""
+        return _Answering(self.known_cells)
 
     @functools.cached_property
     def cells(self) -> Cells:
@@ -108,7 +130,7 @@ class Installation:
 
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
-        catalog.find_host(self.api, self.cell_databases, host)
+        catalog.find_host(self.api, self.known_cells, host)
         self.require_all_away([host])
 
     def require_all_away(self, hosts: Collection[str]) -> None:
@@ -146,7 +168,7 @@ class Installation:
 
     def migrates_to_same_host(self, host: str) -> bool:
         """Tell whether the host can cold migrate a server to itself: its provider has a trait for that."""
-        node = catalog.find_host(self.api, catalog.answering(self.known_cells), host).node
+        node = catalog.find_host(self.api, self.known_cells, host).node
         return SAME_HOST_TRAIT in self.cloud.placement.provider_traits(node)
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:

@@ -34,7 +34,10 @@ class Parts(Protocol):
 
     @property
     def cell_databases(self) -> Mapping[str, Database]:
-        """The databases of Nova's cells, by the cells' names; may raise DatabaseUnusable where one does not answer."""
+        """The databases of Nova's cells, by the cells' names.
+
+        To take one that does not answer may raise DatabaseUnusable, which names its cell.
+        """
 
     @property
     def known_cells(self) -> Mapping[str, Database]:

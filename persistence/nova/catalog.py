@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
-from droveway.persistence.database import Database, absence
+from droveway.persistence.database import Database, DatabaseAway, absence
 from droveway.persistence.nova.vm_states import api_status
 from droveway.printable import SHORT
 
@@ -99,6 +99,7 @@ class Flavor:
 
 
 Named = TypeVar("Named", Server, Flavor)
+Found = TypeVar("Found", Server, Host)
 
 _SERVERS: Final = (
     "SELECT i.uuid, i.display_name, i.vm_state, i.task_state, i.power_state, i.host, i.project_id, i.user_id,"
@@ -143,6 +144,7 @@ _OF_PROJECT: Final = sa.text("SELECT 1 FROM instance_mappings WHERE project_id =
 _HOSTS_OF: Final = sa.text(
     "SELECT h.host FROM host_mappings h JOIN cell_mappings c ON c.id = h.cell_id WHERE c.name = :cell ORDER BY h.host"
 )
+_MAPPED_HOST: Final = sa.text("SELECT 1 FROM host_mappings WHERE host = :host")
 _FLAVORS: Final = sa.text(
     "SELECT id, name, flavorid, vcpus, memory_mb, root_gb, ephemeral_gb, swap, disabled FROM flavors"
     " ORDER BY memory_mb, vcpus, root_gb, name"
@@ -190,26 +192,37 @@ def find_server(api: Database, cells: Mapping[str, Database], name: str) -> Serv
     """Return the server by its name, its id or the first letters of its id.
 
     Raises `droveway.errors.NotFound` when there is none, and `droveway.errors.Refused`, naming them, when there are
-    several.
+    several.  Raises `droveway.persistence.database.DatabaseAway` when it may be in a cell that does not answer.
     """
-    found = []
-    for cell, database in cells.items():
+
+    def like(cell: str, database: Database) -> list[Server]:
         with database.read() as session:
             rows = session.execute(_SERVERS_LIKE, {"name": name, "beginning": f"{name}%"})
-            found += [_server(row, cell) for row in rows]
+            return [_server(row, cell) for row in rows]
+
+    found, away = _search(cells, like)
     with api.read() as session:
         mapped = session.execute(_MAPPINGS_OF, {"servers": [server.id for server in found]})
         homes = {(row.instance_uuid, row.name) for row in mapped}
     known = [server for server in found if (server.id, server.cell) in homes]
-    return _find(sorted(known, key=lambda server: (server.name, server.id)), name, "server")
+    try:
+        return _find(sorted(known, key=lambda server: (server.name, server.id)), name, "server")
+    except NotFound:
+        if away:
+            raise _may_be_in(away, f"server {name}") from None
+        raise
 
 
 def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:
     """Return all hosts, in the order of their cells and names."""
+    zones = _zones(api)
+    return [host for cell, database in cells.items() for host in _hosts(database, cell, zones)]
+
+
+def _zones(api: Database) -> dict[str, str]:
     with api.read() as session:
         found = session.execute(_HOSTS_BY_METADATA, {"name": "availability_zone"})
-        zones = {row.host: row.value for row in found}
-    return [host for cell, database in cells.items() for host in _hosts(database, cell, zones)]
+        return {row.host: row.value for row in found}
 
 
 def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
@@ -228,12 +241,53 @@ def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
 def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: str | None = None) -> Host:
     """Return the host of this name; raise `droveway.errors.NotFound` when there is none.
 
-    Where two cells have a host of this name, it is the one in the ``cell``.
+    Where two cells have a host of this name, it is the one in the ``cell``.  Raises
+    `droveway.persistence.database.DatabaseAway` when the host may be in a cell that does not answer.
     """
-    named = [host for host in hosts(api, cells) if host.name == name]
+    zones = _zones(api)
+    found, away = _search(cells, lambda cell, database: list(_hosts(database, cell, zones)))
+    named = [host for host in found if host.name == name]
     if named:
         return next((host for host in named if host.cell == cell), named[0])
-    raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
+    if away:
+        raise _may_be_in(away, f"host {name}")
+    raise _unknown_host(name)
+
+
+def _search(
+    cells: Mapping[str, Database], read: Callable[[str, Database], list[Found]]
+) -> tuple[list[Found], list[str]]:
+    """Return what ``read`` finds in the cells that answer, and the names of the other cells."""
+    found: list[Found] = []
+    away = []
+    for cell, database in cells.items():
+        try:
+            found += read(cell, database)
+        except sa.exc.DBAPIError as error:
+            if absence(error) is None:
+                raise
+            away.append(cell)
+    return found, away
+
+
+def _may_be_in(cells: Iterable[str], what: str) -> DatabaseAway:
+    """Return the error for a name that no answering cell has; no `NotFound`, which would say that nobody has it."""
+    named = " and ".join(f"cell {cell}" for cell in sorted(cells))
+    return DatabaseAway(
+        f"{what} is in no cell that answers, and nobody could look in {named}, whose database does not answer: start "
+        "that database, or correct the name"
+    )
+
+
+def _unknown_host(name: str) -> NotFound:
+    return NotFound(f"host {name} is unknown: droveway host list shows the hosts")
+
+
+def require_mapped(api: Database, host: str) -> None:
+    """Raise `droveway.errors.NotFound` unless Nova maps the host to a cell, whose database need not answer."""
+    with api.read() as session:
+        if session.execute(_MAPPED_HOST, {"host": host}).first() is None:
+            raise _unknown_host(host)
 
 
 def hosts_of(api: Database, cell: str) -> list[str]:

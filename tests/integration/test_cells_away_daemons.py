@@ -48,6 +48,39 @@ def test_daemons_start_and_move_servers_while_one_cell_is_away(site: Installatio
         assert [row["name"] for row in site.told("server", "list")] == ["far", "web"]
 
 
+def test_an_operator_works_in_the_cells_that_answer_while_one_is_away(site: Installation) -> None:
+    """What needs the cell that is away says so in one sentence, and nothing there counts as unknown."""
+    with postgres_server.running_server() as server:
+        put_apart(site.lab, "cell2", server)
+        conductor = site.conductor()
+        site.workers()
+        server.kill()
+        for end, state in (("confirm", State.DONE), ("revert", State.REVERTED)):
+            move = site.done("server", "migrate", "web").split()[1]
+            assert site.await_rest_of(site.told("move", "show", move)["id"]) == State.VERIFYING, conductor.text()
+            shown = site.told("move", "show", move)
+            assert "droveway move confirm" in shown["next"]
+            settled = site.refused("move", "settle", move, "finish_records", "--as", "done", "--reason", "x")
+            assert "waits for confirm or revert, so nothing bars either" in settled
+            site.done("server", end, "web")
+            assert site.await_rest_of(shown["id"]) == state, conductor.text()
+        site.done("host", "disable", "host2")
+        site.done("host", "enable", "host2")
+        for words in (("host", "down", "host2", "--i-made-sure", "x"), ("host", "forget", "host2")):
+            assert "the worker of host host2 is registered" in site.refused(*words)
+        for host in ("host2", "host3"):
+            site.done("freeze", "--host", host)
+            site.done("thaw", "--host", host)
+        for words in (("server", "confirm", "far"), ("server", "show", "far"), ("host", "disable", "host3")):
+            told = site.refused(*words)
+            assert "nobody could look in cell cell2, whose database does not answer" in told
+            assert told.count("\n") == 1
+        code, said, _ = site.droveway("db", "check", "-f", "json")
+        assert (code, [row["database"] for row in json.loads(said)]) == (3, ["cell cell2"])
+        assert "Traceback" not in conductor.log.read_text()
+        server.start()
+
+
 def test_an_api_database_that_is_away_is_named_in_one_sentence(site: Installation) -> None:
     written = configparser.ConfigParser(interpolation=None)
     written.read(site.configuration)
