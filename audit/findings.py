@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     USAGE = "usage"
     JOURNAL = "journal"
     HOST = "host"
+    CELL = "cell"
     COMMAND = "command"
 
 

@@ -16,7 +16,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
-_OF_NO_SERVER: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
+_OF_NO_SERVER: Final = frozenset({Kind.HOST, Kind.CELL, Kind.COMMAND, Kind.USAGE})
 """The kinds of findings that concern no server."""
 _NOT_OF_ROWS: Final = _OF_NO_SERVER | {Kind.JOURNAL}
 """The kinds of findings that do not rest on a server's rows."""

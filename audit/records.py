@@ -337,6 +337,16 @@ class Unseen:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class UnreadCell:
+    """A cell whose database could not be read."""
+
+    name: str
+    why: str
+    down: str
+    """Who declared the cell down, and why; empty when nobody did."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class HostsSeen:
     """What was read of the hosts; each is in ``hosts``, in ``unseen``, or in both if a part of it could not be read."""
 

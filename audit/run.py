@@ -8,6 +8,7 @@ from typing import Final
 from droveway.audit.checks import (
     allocations,
     bindings,
+    cells,
     commands,
     connections,
     contents,
@@ -45,6 +46,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     usage.check,
     journal.check,
     hosts.check,
+    cells.check,
     contents.check,
     commands.check,
 )
@@ -90,9 +92,11 @@ def audit(sources: Sources) -> Report:
     later = take(sources)
     again = judge(later)
     stood = {_again(finding) for finding in report.findings}
-    # If one of the snapshots could not read a host, that host was not compared twice. So its gap is reported even if
-    # the two snapshots give different reasons for it.
-    gaps = {gap.host: gap for each in (snapshot, later) for gap in hosts.check(each)}
+    # If one of the snapshots could not read a host or a cell, that one was not compared twice. So its gap is reported
+    # even if the two snapshots give different reasons for it.
+    gaps = {
+        (gap.kind, gap.subject): gap for each in (snapshot, later) for gap in (*hosts.check(each), *cells.check(each))
+    }
     found = [finding for finding in again.findings if _again(finding) in stood]
     return Report(unique(iter({*found, *gaps.values()})), again.noted, again.counted)
 
@@ -107,8 +111,16 @@ def _again(finding: Finding) -> Hashable:
 
 
 def judge(snapshot: Snapshot) -> Report:
-    """Run every check over the snapshot; findings that a debt explains are only noted."""
-    found = unique(gently(snapshot, finding) for check in CHECKS for finding in check(snapshot))
+    """Run every check over the snapshot; findings that a debt explains are only noted.
+
+    Findings that a cell which could not be read may explain are left out.
+    """
+    found = unique(
+        gently(snapshot, finding)
+        for check in CHECKS
+        for finding in check(snapshot)
+        if cells.is_certain(snapshot, finding)
+    )
     owed = {
         (debt.host, known, kind)
         for debt in snapshot.debts
@@ -126,6 +138,7 @@ def judge(snapshot: Snapshot) -> Report:
                 *journal.late_calls(snapshot),
                 *contents.unread(snapshot),
                 *hosts.declared_down(snapshot),
+                *cells.declared_down(snapshot),
             ]
         )
     )

@@ -26,6 +26,7 @@ from droveway.audit.records import (
     ServerRow,
     StepRow,
     Store,
+    UnreadCell,
     Unseen,
 )
 from droveway.clients.image import ACTIVE
@@ -135,6 +136,7 @@ class Snapshot:
     """All that the databases, the services and the hosts said."""
 
     cells: tuple[str, ...]
+    """The cells that were read."""
     servers: tuple[ServerRow, ...]
     migrations: tuple[MigrationRow, ...]
     nodes: tuple[Node, ...]
@@ -178,6 +180,7 @@ class Snapshot:
     """The moves whose claim was not given back: a conductor runs them, or has to clean up after them."""
     down: frozenset[str] = frozenset()
     """The hosts that are declared down."""
+    unread_cells: tuple[UnreadCell, ...] = ()
 
     @functools.cached_property
     def move_by_id(self) -> dict[str, MoveRow]:
@@ -205,6 +208,14 @@ class Snapshot:
         for row in self.servers:
             found.setdefault(row.uuid, []).append(row)
         return found
+
+    @functools.cached_property
+    def known_servers(self) -> frozenset[str]:
+        """Return the servers that have rows, and of which no cell that could not be read can have any."""
+        unread = {cell.name for cell in self.unread_cells}
+        elsewhere = {mapping.server for mapping in self.mappings if mapping.cell not in self.cells}
+        elsewhere |= {move.server for move in self.moves if unread & {move.source_cell, move.dest_cell}}
+        return frozenset(self.rows_of) - elsewhere
 
     @functools.cached_property
     def standings(self) -> dict[str, Standing]:

@@ -69,7 +69,11 @@ class DaemonSite(Installation):
         from droveway.engines.conductor.host_channel import HostChannel
         from droveway.persistence.nova import catalog
 
-        hosts = {host.name for host in catalog.hosts(self.api, self.cell_databases)}
+        answering = catalog.answering(self.known_cells)
+        hosts = {host.name for host in catalog.hosts(self.api, answering)}
+        # The hosts of a cell that is away may hold something of the other cells' servers.
+        for cell in self.known_cells.keys() - answering.keys():
+            hosts.update(catalog.hosts_of(self.api, cell))
         try:
             channel = HostChannel(session())
             found = channel.query(hosts, pinned=self.conf.upgrade_levels.worker)

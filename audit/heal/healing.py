@@ -300,7 +300,13 @@ def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) ->
 
 
 def _require_known(given: RuleInput, server: str) -> None:
-    """Raise `LeftAlone` when the server's rows are older than the end of its last move, so that they prove nothing."""
+    """Raise `LeftAlone` when the server's rows are older than the end of its last move, so that they prove nothing.
+
+    Also when a cell could not be read.
+    """
+    if given.snapshot.unread_cells:
+        named = ", ".join(cell.name for cell in given.snapshot.unread_cells)
+        raise LeftAlone(f"cell {named} could not be read, so nobody can tell what is still needed")
     if (found := behind.of(given.snapshot, server)) is not None:
         where = "the API database" if found.where == behind.API else f"cell {found.where or found.move.source_cell}"
         raise LeftAlone(f"{where} does not know how the move {found.move.short} ended")

@@ -77,8 +77,12 @@ def test_an_operator_works_in_the_cells_that_answer_while_one_is_away(site: Inst
             assert told.count("\n") == 1
         code, said, _ = site.droveway("db", "check", "-f", "json")
         assert (code, [row["database"] for row in json.loads(said)]) == (3, ["cell cell2"])
+        code, said, complained = site.droveway("audit", "-f", "json")
+        assert (code, [(row["kind"], row["subject"]) for row in json.loads(said)]) == (3, [("cell", "cell2")]), said
+        assert "3 hosts, 1 cells" in complained
         assert "Traceback" not in conductor.log.read_text()
         server.start()
+        until(lambda: site.droveway("audit")[0] == 0, "the books of both cells balance")
 
 
 def test_an_api_database_that_is_away_is_named_in_one_sentence(site: Installation) -> None:
