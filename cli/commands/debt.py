@@ -11,6 +11,7 @@ from droveway.cli.view.columns import Blank, Short, Time
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal.debt_views import DebtView
 
 LISTED: Final = ("id", "host", "state", "move", "server_name", "step", "error", "created", "due", "settled")
@@ -26,7 +27,7 @@ class List(Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options that narrow the list or widen it."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--host", metavar="HOST", help="only what this host owes")
+        parser.add_argument("--host", metavar="HOST", help="only what this host or cell owes")
         parser.add_argument("--move", metavar="MOVE", help="only what is owed for this move")
         parser.add_argument("--all", action="store_true", help="also what was settled or written off")
         return parser
@@ -34,14 +35,28 @@ class List(Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Return the rows, sorted by number."""
         from droveway.persistence.journal import debt_views, move_views
-        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
-        if parsed_args.host is not None:
-            catalog.find_host(site.api, self.answering_cells(site), parsed_args.host)
+        host = parsed_args.host
+        if host is not None and not debt_views.listing(site.journal, host=host, ended=True):
+            host = _known(site, host)
         move = None if parsed_args.move is None else move_views.find(site.journal, parsed_args.move).id
-        found = debt_views.listing(site.journal, host=parsed_args.host, move=move, ended=parsed_args.all)
+        found = debt_views.listing(site.journal, host=host, move=move, ended=parsed_args.all)
         return LISTED, [[_cells(debt)[name] for name in LISTED] for debt in found]
+
+
+def _known(site: Site, name: str) -> str:
+    """Return the name of a host, or of a cell that may be named by its id, of which the journal has no debt.
+
+    Raises `droveway.errors.NotFound` for an unknown one. No cell's database needs to answer.
+    """
+    from droveway.persistence.nova import catalog
+
+    for cell in catalog.cells_of(site.api):
+        if name in (cell.name, cell.id):
+            return cell.name
+    catalog.require_mapped(site.api, name)
+    return name
 
 
 class Show(ShowOne):
@@ -89,7 +104,7 @@ def _cells(debt: DebtView) -> dict[str, Any]:
 
 def _next(debt: DebtView) -> str:
     if debt.state == "settled":
-        done = "undone" if debt.is_undo else "done"
+        done = "undone" if debt.is_undo and debt.cell is None else "done"
         return f"nothing to do: it is {'purged' if debt.is_kept else done}"
     if debt.state == "void":
         return f"nothing to do: {debt.void}"

@@ -73,10 +73,13 @@ class DebtView:
 def listing(
     journal: Database, *, host: str | None = None, move: str | None = None, ended: bool = False
 ) -> list[DebtView]:
-    """Return debts in the order in which they were made; with ``ended`` also those that are no longer owed."""
+    """Return debts in the order in which they were made; with ``ended`` also those that are no longer owed.
+
+    ``host`` is the host or the cell that owes them.
+    """
     query = sa.select(_DEBTS, _MOVES.c.server, _MOVES.c.server_name).join(_MOVES, _MOVES.c.id == _DEBTS.c.move_id)
     if host is not None:
-        query = query.where(_DEBTS.c.host == host)
+        query = query.where(sa.or_(_DEBTS.c.host == host, _DEBTS.c.cell == host))
     if move is not None:
         query = query.where(_DEBTS.c.move_id == move)
     if not ended:

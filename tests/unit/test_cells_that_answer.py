@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from oslo_config import cfg
 
+from droveway.cli import main
 from droveway.conf import settings
 from droveway.engines.operations import end_facts
 from droveway.engines.site.installation import Installation
@@ -17,11 +21,13 @@ from droveway.lab.cloud import Cell, Host
 from droveway.lab.serve_settings import map_cell
 from droveway.persistence.database import Database, DatabaseAway, sqlite_url
 from droveway.persistence.journal import migrate
+from droveway.persistence.journal.tables import Debt, Move
 from droveway.persistence.nova import api as api_tables
 from droveway.persistence.nova import base as nova_base
 from droveway.persistence.nova import catalog
 from droveway.persistence.nova import cell as cell_tables
 
+MOVE = "9f3c8a10-77aa-4a63-8d4e-2a0f2a0c9b02"
 SERVER = "5b0b9cb5-2ee8-4b0d-9e2c-6b2d60f6ad01"
 
 
@@ -86,3 +92,75 @@ def test_whether_a_host_is_declared_down_is_known_while_another_cell_is_away(sit
     assert not end_facts.is_gone(site, "host1", {"host1"})
     with pytest.raises(DatabaseAway):
         end_facts.is_gone(site, "host2", {"host2"})
+
+
+def owe(site: Installation, **columns: str | None) -> None:
+    """Record a debt of a host or of a cell, and the move that it is owed for."""
+    now = dt.datetime(2026, 11, 30)  # noqa: DTZ001 - as databases hold it
+    with site.journal.write() as session:
+        if session.get(Move, MOVE) is None:
+            session.add(
+                Move(
+                    id=MOVE,
+                    kind="migrate",
+                    server=SERVER,
+                    server_name="web",
+                    state="failed",
+                    policy="manual",
+                    old_flavor="small",
+                    new_flavor="small",
+                    source_cell="cell1",
+                    source_host="host1",
+                    delete_requested=False,
+                    created_at=now,
+                    updated_at=now,
+                )
+            )
+            session.flush()
+        fields = {"host": "", "action": "hide", "details": {}, "move_id": MOVE, "created_at": now} | columns
+        session.add(Debt(**fields))
+
+
+def told(capsys: pytest.CaptureFixture[str], tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """What a command of this installation prints as JSON."""
+    capsys.readouterr()
+    assert main.main([*words, "-f", "json", "--config-file", str(tmp_path / "droveway.conf")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    return found if isinstance(found, list) else [found]
+
+
+@pytest.mark.parametrize("name", ["host2", "gone"])
+def test_what_a_host_owes_is_listed_though_its_cell_is_away_or_it_left_nova(
+    name: str, site: Installation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owe(site, host=name)
+    assert [row["host"] for row in told(capsys, tmp_path, "debt", "list", "--host", name)] == [name]
+
+
+@pytest.mark.usefixtures("site")
+def test_a_host_that_owes_nothing_is_looked_for_in_the_api_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("host1", "host2"):
+        assert told(capsys, tmp_path, "debt", "list", "--host", name) == []
+    assert main.main(["debt", "list", "--host", "misspelt", "--config-file", str(tmp_path / "droveway.conf")]) == 2
+    assert capsys.readouterr().err == "droveway: host misspelt is unknown: droveway host list shows the hosts\n"
+
+
+def test_what_a_cell_owes_is_listed_by_the_name_that_the_column_shows(
+    site: Installation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owe(site, host="host1")
+    owe(site, cell="cell2")
+    for name in ("cell2", catalog.find_cell(site.api, "cell2").id):
+        assert [row["host"] for row in told(capsys, tmp_path, "debt", "list", "--host", name)] == ["cell2"]
+    assert told(capsys, tmp_path, "debt", "list", "--host", "cell1") == []
+
+
+def test_what_a_cell_has_paid_is_done_and_not_undone(
+    site: Installation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A cell undoes no step: it does what the step or its undo could not do there."""
+    owe(site, cell="cell2", settled_at=dt.datetime(2026, 11, 30))  # noqa: DTZ001 - as databases hold it
+    (shown,) = told(capsys, tmp_path, "debt", "show", "1")
+    assert shown["next"] == "nothing to do: it is done"
