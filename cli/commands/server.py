@@ -34,12 +34,11 @@ class List(Lister):
         cells = self.answering_cells(site)
         if parsed_args.host:
             catalog.find_host(site.api, site.known_cells, parsed_args.host)
-        if parsed_args.cell:
-            catalog.find_cell(site.api, parsed_args.cell)
+        cell = catalog.find_cell(site.api, parsed_args.cell).name if parsed_args.cell else None
         found = [
             server
             for server in catalog.servers(site.api, cells)
-            if parsed_args.host in (None, server.host) and parsed_args.cell in (None, server.cell)
+            if parsed_args.host in (None, server.host) and cell in (None, server.cell)
         ]
         return LISTED, [[_cells(server)[name] for name in LISTED] for server in found]
 

@@ -234,7 +234,8 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         reason=spec.reason,
     )
     given = (spec.flavor and catalog.find_flavor(site.api, spec.flavor).id, spec.host)
-    other_cell = spec.to_cell not in (None, inputs.get("to_cell"))
+    to_cell = catalog.find_cell(site.api, spec.to_cell).name if spec.to_cell else None
+    other_cell = to_cell not in (None, inputs.get("to_cell"))
     other_way = spec.transfer not in (None, same.transfer) or (spec.keep_image and not same.keep_image)
     differs = plan.server != server.id or other_cell or other_way
     if differs or given not in ((None, None), (inputs["flavor"], inputs["host"])):

@@ -318,6 +318,17 @@ def test_the_next_cell_is_tried_when_a_host_fails(lab: Stage, step: str) -> None
     assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 0}
 
 
+def test_a_plan_into_a_cell_is_used_with_the_name_or_the_id_of_the_cell(lab: Stage) -> None:
+    cell = lab.json("cell", "show", "cell2")["id"]
+    made = lab.json("move", "plan", "idle", "--to-cell", cell)
+    other = lab.json("cell", "show", "cell3")["id"]
+    for wrong in ("cell3", other):
+        said = lab.refused("move", "create", "idle", "--from-plan", made["id"], "--to-cell", wrong)
+        assert "was made for another request" in said
+    lab.cli("move", "create", "idle", "--from-plan", made["id"], "--to-cell", cell)
+    assert lab.move("idle").dest_cell == "cell2"
+
+
 def test_a_move_that_no_cell_takes_is_undone(lab: Stage) -> None:
     """Each is tried once, and all is as before."""
     for host in ("host2", "host4"):

@@ -312,6 +312,14 @@ def test_a_name_without_moves_narrows_the_list_to_nothing(cli: Cli) -> None:
         assert cli("move", "list", option, name, "-f", "json").strip() == "[]"
 
 
+def test_a_cell_is_named_by_its_id_too(cli: Cli) -> None:
+    for name, servers in (("cell1", ["eph", "idle", "web"]), ("cell2", [])):
+        cell = json.loads(cli("cell", "show", name, "-f", "json"))
+        for named in (name, cell["id"]):
+            shown = json.loads(cli("server", "list", "--cell", named, "-f", "json"))
+            assert [each["name"] for each in shown] == servers
+
+
 def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: Cli, root: Path) -> None:
     """R1-23: nothing is moved whose books are wrong."""
     from droveway.lab.session import Lab
