@@ -214,6 +214,13 @@ class DebtRow:
     """
     overdue: bool = False
     """Whether its date passed long ago."""
+    cell: str = ""
+    """The cell that owes it; empty where a host does."""
+
+    @property
+    def owner(self) -> str:
+        """Return who owes it, in words."""
+        return f"cell {self.cell}" if self.cell else self.host
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -161,7 +161,7 @@ def _debts(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(
             Kind.HOST,
             f"debt {debt.id}",
-            f"{debt.host} still owes {debt.action} for the move {move.short} of {move.server_name}",
+            f"{debt.owner} still owes {debt.action} for the move {move.short} of {move.server_name}",
             f"droveway debt show {debt.id}",
             debt.host,
             move.server,

@@ -39,10 +39,18 @@ class Behind(NamedTuple):
     where: str
     """A cell or `API`: of several databases, the one that `move settle` has to write first.
 
-    Empty when the error that `move show` prints names the database.
+    Of a server without rows it is the cell that has lost them. Empty when the error that `move show` prints names the
+    database.
     """
     is_lost: bool = False
     """Whether the server has no rows at all any more."""
+
+    @property
+    def what(self) -> str:
+        """Return the database in words."""
+        if not self.where:
+            return "a database"
+        return "the API database" if self.where == API else f"cell {self.where}"
 
     @property
     def mend(self) -> str:
@@ -61,7 +69,8 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     if move is None or move.delete_requested or kinds.of(move.kind).deletes:
         return None
     if standing is None or standing.row is None:
-        return Behind(move, "", is_lost=True) if _is_lost(snapshot, server) else None
+        cell = _lost_in(snapshot, server)
+        return Behind(move, cell, is_lost=True) if cell else None
     if not kinds.of(move.kind).leaves_known_rows:
         return None
     kind = kinds.of(move.kind)
@@ -85,12 +94,12 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     return Behind(move, move.source_cell) if is_behind else None
 
 
-def _is_lost(snapshot: Snapshot, server: str) -> bool:
-    """Say whether no cell has rows of the server, although it is mapped to a known cell and was not deleted."""
-    if server in snapshot.rows_of:
-        return False
+def _lost_in(snapshot: Snapshot, server: str) -> str:
+    """Return the cell that a server without rows is mapped to; empty if it is deleted, or mapped to no known cell."""
     mapped = next((mapping for mapping in snapshot.mappings if mapping.server == server), None)
-    return mapped is not None and not mapped.deleted and mapped.cell in snapshot.cells
+    if server in snapshot.rows_of or mapped is None or mapped.deleted or mapped.cell not in snapshot.cells:
+        return ""
+    return mapped.cell or ""
 
 
 def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: MoveRow) -> Behind | None:

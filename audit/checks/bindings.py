@@ -10,6 +10,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.clients.network import ACTIVE, COMPUTE_OWNER, NORMAL
+from droveway.printable import SHORT
 
 _CURL: Final = "curl -X {verb} -H x-auth-token:$TOKEN $NEUTRON/v2.0/ports/{port}/bindings/{host}"
 
@@ -133,11 +134,13 @@ def _left(port: PortView, standing: Standing, host: str, why: str) -> Finding:
 
 
 def _finding(port: PortView, standing: Standing, host: str, detail: str) -> Finding:
+    # In the middle of a shelve or an unshelve the server may be on no host: its move then says which one comes next.
+    set_host = f"openstack port set --host {standing.host} {port.id}"
     return Finding(
         Kind.BINDING,
         port.id,
         f"the port {port.id} {detail}",
-        f"openstack port set --host {standing.host} {port.id}",
+        set_host if standing.host else f"droveway move show {standing.move_id[:SHORT]}",
         host,
         standing.server,
         standing.move_id,

@@ -228,7 +228,7 @@ def _verifying(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterat
         text = f"{standing.name} waits for confirm or revert, but its old_vm_state is {row.old_vm_state or 'missing'}"
         yield _finding(Kind.FLAVOR, standing, "old_vm_state", text, show)
     if row.host != standing.move.dest_host:
-        text = f"{standing.name} lives on {row.host}, but its move went to {standing.move.dest_host}"
+        text = f"{standing.name} lives on {row.host or 'no host'}, but its move went to {standing.move.dest_host}"
         yield _finding(Kind.ROW, standing, "instances.host", text, show)
 
 

@@ -48,7 +48,9 @@ def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRo
         elif attachment.status != ATTACHED:
             yield _wrong(standing, attachment, f"is {attachment.status}, not attached")
         elif attachment.host not in (None, standing.host):
-            yield _wrong(standing, attachment, f"is on {attachment.host}, but the server lives on {standing.host}")
+            yield _wrong(
+                standing, attachment, f"is on {attachment.host}, but the server lives on {standing.host or 'no host'}"
+            )
     named = {device.attachment for device in devices}
     for attachment in attachments:
         if attachment.id not in named:
@@ -110,6 +112,8 @@ def _renewal(standing: Standing, volume: str, last: MoveRow | None, left: str = 
         gone = f", then openstack volume attachment delete {left}" if left else ""
         made = f"openstack volume attachment create --no-connect {volume} {standing.server}"
         return f"{made}, then {named.removesuffix(';')} in cell {standing.cell}{gone}"
+    if standing.host is None:
+        return f"droveway server show {standing.server}, then droveway move list --server {standing.server}"
     return f"nova-manage volume_attachment refresh {standing.server} {volume} connector-of-{standing.host}.json"
 
 

@@ -143,7 +143,7 @@ def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
         raise LeftAlone(f"Neutron does not tell what ports ask for: let it load the extension {RESOURCE_REQUEST}")
     for debt in snapshot.debts:
         if snapshot.move_by_id[debt.move].server == server and not debt.written_off and not debt.kept:
-            raise LeftAlone(f"{debt.host} still owes something for {standing.name}: droveway debt list")
+            raise LeftAlone(f"{debt.owner} still owes something for {standing.name}: droveway debt list")
     for other in given.others(finding, Kind.ALLOCATION):
         if not other.guaranteed:
             raise LeftAlone(f"mend another finding about the server first: {other.detail}")
@@ -308,8 +308,7 @@ def _require_known(given: RuleInput, server: str) -> None:
         named = ", ".join(cell.name for cell in given.snapshot.unread_cells)
         raise LeftAlone(f"cell {named} could not be read, so nobody can tell what is still needed")
     if (found := behind.of(given.snapshot, server)) is not None:
-        where = "the API database" if found.where == behind.API else f"cell {found.where or found.move.source_cell}"
-        raise LeftAlone(f"{where} does not know how the move {found.move.short} ended")
+        raise LeftAlone(f"{found.what} does not know how the move {found.move.short} ended")
 
 
 def _nobody(_: RuleInput, finding: Finding) -> Mend:

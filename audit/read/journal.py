@@ -166,6 +166,7 @@ def debts(session: orm.Session) -> tuple[DebtRow, ...]:
         DebtRow(
             id=row.id,
             host=row.host,
+            cell=row.cell or "",
             move=row.move_id,
             action=row.action,
             written_off=forgotten,

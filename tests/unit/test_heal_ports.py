@@ -199,6 +199,10 @@ def test_a_server_at_rest_is_healed_with_a_note_in_its_last_ended_move() -> None
     ("changes", "why"),
     [
         ({"debts": (DebtRow(id=1, host="third", move=ENDED, action="connect"),)}, "third still owes something for web"),
+        (
+            {"debts": (DebtRow(id=1, host="", cell="cell2", move=ENDED, action="hide"),)},
+            "cell cell2 still owes something for web",
+        ),
         ({"allocations": {SERVER: {"node-source": ROOT}}}, "mend another finding about the server first"),
         ({"allocations": {}}, "mend another finding about the server first"),
     ],
