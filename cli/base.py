@@ -197,7 +197,8 @@ class Command(command.Command, abc.ABC):
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
         """Return the lab's directory as it was named."""
         named = self._named_lab(parsed_args)
-        if not named and (parsed_args.config_file or os.environ.get(CONFIGURATION_VARIABLE)):
+        installed = os.environ.get(CONFIGURATION_VARIABLE) or CONFIGURATION.exists()
+        if parsed_args.config_file is not None or (installed and not named):
             raise Refused("this command is for a lab, and an installation is named: give --lab DIR")
         if not named:
             raise Refused(

@@ -13,7 +13,7 @@ from typing import Final
 from cliff.command import Command
 
 from droveway.cli import main
-from droveway.cli.base import CONFIGURATION
+from droveway.cli.base import CONFIGURATION, CONFIGURATION_VARIABLE
 from droveway.cli.registry import COMMANDS
 
 FORMATS: Final = "output formatters"
@@ -24,7 +24,8 @@ _METADATA: Final = configparser.ConfigParser()
 _METADATA.read(Path(__file__).parents[1] / "setup.cfg", encoding="utf-8")
 _COMMON: Final = ("help", "lab", "config_file")
 _ENVIRONMENT: Final = {
-    main.LAB_VARIABLE: "the lab's directory, where `--lab` names none",
+    CONFIGURATION_VARIABLE: "an installation's configuration, where neither `--config-file` nor `--lab` is given",
+    main.LAB_VARIABLE: "the lab's directory, where none of these is given",
     "OS_GROUP__OPTION": "an option of the configuration, as `OS_JOURNAL__CONNECTION` is `connection` of `[journal]`",
     "CLIFF_FIT_WIDTH": "`1`: every command has `--fit-width`",
     "CLIFF_MAX_TERM_WIDTH": "every command has `--max-width` with this number",
@@ -78,8 +79,9 @@ def _overview(exit_codes: Iterable[tuple[str, str]]) -> str:
         _paragraph(_text(main.DESCRIPTION)),
         _paragraph(
             _text(
-                f"Commands are for the lab that `--lab` or `{main.LAB_VARIABLE}` names, else for the installation of "
-                f"`{CONFIGURATION}` or of the file that `--config-file` names."
+                "A command is for the lab or the installation that the first of these names: `--config-file`, `--lab`, "
+                f"`{CONFIGURATION_VARIABLE}`, `{main.LAB_VARIABLE}`. Else it is for the installation of "
+                f"`{CONFIGURATION}`."
             )
         ),
         ".SH OPTIONS",

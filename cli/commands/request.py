@@ -11,6 +11,7 @@ from droveway.cli.base import Command, OfServer
 from droveway.cli.commands.move import OfMove, nobody, unattended
 from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.cli.view.way import way
+from droveway.errors import Refused
 from droveway.persistence.journal import transfers
 from droveway.printable import SHORT, printable
 
@@ -115,12 +116,18 @@ class Resume(Command):
         from droveway.cli.view.picture import Watcher
         from droveway.engines.operations import move_requests
         from droveway.lab import operations
+        from droveway.lab.session import Lab
         from droveway.persistence.journal import requests
 
         if parsed_args.move is not None:
             site = self.site(parsed_args)
             return carry(self, site, move_requests.file_request(site, parsed_args.move, requests.resume), *AT_REST)
-        lab = self.lab(parsed_args)
+        lab = self.site(parsed_args)
+        if not isinstance(lab, Lab):
+            raise Refused(
+                "without MOVE this command is for a lab, and an installation is named, whose daemons carry all moves "
+                "on by themselves: name the MOVE that is held, or give --lab DIR"
+            )
         going = [Watcher(lab, move_id) for move_id in operations.going(lab)]
 
         def told() -> str:

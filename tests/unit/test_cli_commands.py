@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from droveway.cli import main
+from droveway.cli import base, main
 from droveway.cli.registry import COMMANDS
 from droveway.cli.view import spans
 from droveway.lab import build, cloud
@@ -347,6 +347,27 @@ def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     )
     assert main.main(["server", "list", "--lab", str(tmp_path)]) == 2
     assert "is no lab" in capsys.readouterr().err
+
+
+def test_an_installation_that_is_named_is_no_lab(
+    root: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By --config-file, or where nothing else is named by its own configuration, which is there."""
+    conf = tmp_path / "droveway.conf"
+    conf.touch()
+    monkeypatch.setattr(base, "CONFIGURATION", conf)
+    for words in (["move", "resume"], ["lab", "fault", "list"]):
+        assert main.main(words) == 2
+        assert "for a lab, and an installation is named" in capsys.readouterr().err
+    monkeypatch.setenv("DROVEWAY_LAB", str(root))
+    assert main.main(["move", "resume"]) == 0
+    for words in (["move", "resume"], ["lab", "fault", "list"]):
+        assert main.main([*words, "--config-file", str(conf)]) == 2
+        assert "for a lab, and an installation is named" in capsys.readouterr().err
+    monkeypatch.setenv("DROVEWAY_CONFIG_FILE", str(conf))
+    assert main.main(["lab", "fault", "list"]) == 0
+    assert main.main(["move", "resume"]) == 2
+    assert "name the MOVE that is held" in capsys.readouterr().err
 
 
 def test_a_plan_counts_ports_and_volumes_and_tells_for_how_long_the_guest_is_off(cli: Cli) -> None:
