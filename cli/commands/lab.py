@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from droveway.cli.base import Command, OfHost, OfServer, ShowOne, Subject
 from droveway.cli.view.columns import Joined
+
+_LARGEST: Final = 10_000
+"""The size, in GB, of the largest volume that a file of any common file system can be."""
 
 
 class Create(Command):
@@ -76,8 +79,10 @@ class ServerCreate(Command):
         parser.add_argument("--host", metavar="HOST", required=True)
         root = parser.add_mutually_exclusive_group(required=True)
         root.add_argument("--image", metavar="IMAGE", help="boot from a disk made of this image")
-        root.add_argument("--boot-volume", metavar="GB", type=int, help="boot from a new volume of this size")
-        parser.add_argument("--volume", metavar="GB", type=int, action="append", default=[], help="one more volume")
+        root.add_argument("--boot-volume", metavar="GB", type=_gigabytes, help="boot from a new volume of this size")
+        parser.add_argument(
+            "--volume", metavar="GB", type=_gigabytes, action="append", default=[], help="one more volume"
+        )
         parser.add_argument("--ports", metavar="N", type=int, default=1, help="how many ports (default 1)")
         parser.add_argument("--group", metavar="GROUP")
         parser.add_argument("--az", metavar="ZONE", help="the zone that it never leaves")
@@ -104,6 +109,12 @@ class ServerCreate(Command):
         )
         print(operations.create_server(self.lab(parsed_args), parsed_args.name, spec))
         return 0
+
+
+def _gigabytes(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text} is no size of a volume: give 1 to {_LARGEST} GB")
+    return int(text)
 
 
 class ServerStart(OfServer):

@@ -30,6 +30,7 @@ GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "dele
 """The states in which a conductor has to run the move."""
 LIMIT: Final = 50
 """How many moves are listed by default."""
+_MOST: Final = 10**9
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
 
 STUCK: Final = (*LISTED, "why")
@@ -175,8 +176,8 @@ def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> Non
 
 
 def _limit(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text} is no number of moves: give 1 or more, or --all instead")
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text} is no number of moves: give 1 to {_MOST}, or --all instead")
     return int(text)
 
 

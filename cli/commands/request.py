@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli.base import Command, OfServer
 from droveway.cli.commands.move import OfMove, nobody, unattended
-from droveway.cli.view.spans import seconds, seconds_or_none
+from droveway.cli.view.spans import seconds, seconds_or_none, timeout
 from droveway.cli.view.way import way
 from droveway.errors import Refused
 from droveway.persistence.journal import transfers
@@ -189,7 +189,7 @@ class Wait(Command):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the option for the time."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end with 124 after this time")
+        parser.add_argument("--timeout", metavar="SECONDS", type=timeout, help="end with 124 after this time")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

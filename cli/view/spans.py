@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import math
 import re
 from typing import Final
 
@@ -31,15 +32,26 @@ def seconds_or_none(text: str) -> int:
     return 0 if text == "0" else seconds(text)
 
 
+def timeout(text: str) -> float:
+    """Return a number of seconds, with or without a fraction, to wait at most."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 <= found <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds: give 0 to {LONGEST}")
+    return found
+
+
 def moment(text: str) -> dt.datetime | dt.timedelta:
     """Read a date, with or without a time, as a moment (UTC, without a zone); read an age such as 2h as a timedelta."""
     if _SPAN.fullmatch(text):
         return dt.timedelta(seconds=seconds(text))
     try:
         found = dt.datetime.fromisoformat(text)
-    except ValueError:
+        return found.astimezone(dt.UTC).replace(tzinfo=None) if found.tzinfo else found
+    except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"{text} is no moment: write how long ago it was, such as 2h or 3d, or its date, such as 2026-11-30 or "
             "2026-11-30T09:31Z (UTC)"
         ) from None
-    return found.astimezone(dt.UTC).replace(tzinfo=None) if found.tzinfo else found

@@ -38,6 +38,11 @@ servers:
 """
 
 
+HUGE = "9" * 20
+"""No database, file or clock has room for it."""
+NEW = ("lab", "server", "create", "new", "--flavor", "small", "--host", "host1")
+
+
 class Cli:
     """Runs commands in this process, against one lab."""
 
@@ -291,7 +296,12 @@ def test_bad_input_is_refused_in_one_sentence(cli: Cli, words: tuple[str, ...], 
         ("move", "list", "--limit", "0"),
         ("move", "list", "--limit", "many"),
         ("move", "list", "--limit", "5", "--all"),
+        ("move", "list", "--limit", HUGE),
         ("move", "list", "--since", "yesterday"),
+        ("move", "list", "--before", "0001-01-01T00:00+01:00"),
+        (*NEW, "--image", "base", "--volume", HUGE),
+        (*NEW, "--image", "base", "--volume", "-1"),
+        (*NEW, "--boot-volume", "0"),
         ("server", "fly"),
         ("sever", "list"),
         ("server",),
@@ -496,6 +506,12 @@ def test_what_is_no_span_of_time(text: str) -> None:
         spans.seconds(text)
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e30", "soon"])
+def test_a_time_to_wait_is_one_that_ends(cli: Cli, text: str) -> None:
+    cli("move", "wait", "none", "--timeout", text, code=2)
+    assert f"argument --timeout: {text} is no number of seconds: give 0 to 31536000" in cli.error
+
+
 def test_a_span_that_may_be_none() -> None:
     assert (spans.seconds_or_none("0"), spans.seconds_or_none("7d")) == (0, 7 * 86400)
     with pytest.raises(argparse.ArgumentTypeError, match="is more than a year"):
@@ -519,7 +535,9 @@ def test_a_moment_is_an_age_or_a_date_in_utc(text: str, expected: object) -> Non
     assert spans.moment(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1h", "2026-13-01", "1w"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1h", "2026-13-01", "1w", "0001-01-01T00:00+01:00", "9999-12-31T23:59-01:00"]
+)
 def test_what_is_no_moment(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no moment: write how long ago it was"):
         spans.moment(text)
