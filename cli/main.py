@@ -220,8 +220,9 @@ class Droveway(app.App):
     def _keep(self, error: Exception, rest: Sequence[str]) -> str:
         """Write the traceback to the lab's log, else to a new file of this user; return a sentence that says where."""
         named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
-        for word, following in itertools.pairwise(rest):
-            named = following if word == "--lab" else named
+        for word, following in itertools.zip_longest(rest, rest[1:], fillvalue=""):
+            option, _, value = word.partition("=")
+            named = (value or following) if option == "--lab" else named
         try:
             file, path = _log_of(Path(named) if named and Path(named, "lab.json").exists() else None)
         except OSError:

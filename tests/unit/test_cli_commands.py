@@ -447,6 +447,25 @@ def test_an_error_inside_is_one_sentence_and_a_traceback_in_the_log(
     assert "RuntimeError: broken" in (root / "droveway.log").read_text()
 
 
+def test_the_traceback_is_in_the_log_of_the_lab_however_it_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from droveway.persistence.nova import catalog
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(catalog, "flavors", fail)
+    for before, after in (
+        (("--lab", str(root)), ()),
+        ((f"--lab={root}",), ()),
+        ((), ("--lab", str(root))),
+        ((), (f"--lab={root}",)),
+    ):
+        assert main.main([*before, "flavor", "list", *after]) == 1
+        assert capsys.readouterr().err.endswith(f"the traceback is in {root}/droveway.log\n"), (before, after)
+
+
 @pytest.fixture
 def copy(root: Path, tmp_path: Path) -> Path:
     """The lab's records alone, to be damaged."""
