@@ -136,7 +136,9 @@ def bars(steps: Sequence[View], axis: Axis, now: dt.datetime) -> list[Bar]:
     before: View | None = None
     for step in steps:
         end = step.ended_at or now
-        taken_over = before is not None and before.flow == step.flow and None not in (before.epoch, step.epoch)
+        taken_over = (
+            before is not None and before.flow_uuid == step.flow_uuid and None not in (before.epoch, step.epoch)
+        )
         made.append(
             Bar(
                 step,
@@ -154,8 +156,10 @@ def bars(steps: Sequence[View], axis: Axis, now: dt.datetime) -> list[Bar]:
 def groups(drawn: Sequence[Bar]) -> list[tuple[str, list[Bar]]]:
     """Return each attempt of each flow as its name and its bars."""
     found = []
-    for (flow, attempt), group in itertools.groupby(drawn, key=lambda bar: (bar.step.flow, bar.step.attempt)):
-        found.append((f"{flow}, attempt {attempt}" if attempt else flow, list(group)))
+    for (_, attempt), group in itertools.groupby(drawn, key=lambda bar: (bar.step.flow_uuid, bar.step.attempt)):
+        of_flow = list(group)
+        flow = of_flow[0].step.flow
+        found.append((f"{flow}, attempt {attempt}" if attempt else flow, of_flow))
     return found
 
 

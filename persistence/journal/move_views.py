@@ -44,7 +44,7 @@ _STEPS: Final = sa.table(
     *(sa.column(name, sa.Integer) for name in ("seq", "attempt", "epoch")),
     *(sa.column(name, sa.DateTime) for name in ("started_at", "ended_at")),
     *(sa.column(name, sa.JSON) for name in ("result", "error")),
-    *(sa.column(name, sa.String) for name in ("move_id", "flow", "step", "direction", "host")),
+    *(sa.column(name, sa.String) for name in ("move_id", "flow", "flow_uuid", "step", "direction", "host")),
 )
 
 _CLAIMS: Final = sa.table(

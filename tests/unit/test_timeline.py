@@ -31,6 +31,7 @@ def at(seconds: float) -> dt.datetime:
 def step(seq: int, name: str, begins: float, ends: float | None, **others: Any) -> MoveStep:
     columns: dict[str, Any] = {"direction": "execute", "attempt": 1, "host": None, "error": None, "result": None}
     columns |= {"flow": "migrate", "epoch": 1} | others
+    columns.setdefault("flow_uuid", columns["flow"])
     return MoveStep(seq=seq, step=name, started_at=at(begins), ended_at=None if ends is None else at(ends), **columns)
 
 
@@ -75,6 +76,23 @@ def test_each_host_has_its_lane_and_what_waits_is_cut_out() -> None:
     assert {"conductor", "host1", "host2", "host3"} <= set(said)
     assert "‖ no step ran for 1 d 2 h" in titles(root)
     assert "‖ no step ran for 1 d 2 h" in [words(row) for row in root.iter("tr") if row.get("class") == "wait"]
+
+
+def test_a_confirm_that_is_asked_for_again_is_a_flow_of_its_own() -> None:
+    """Both are of one kind; the second has a claim of its own, and takes nothing over."""
+    again = [
+        step(1, "check", 0, 1, flow="confirm", flow_uuid="first", epoch=2),
+        step(2, "check", 1, 2, flow="confirm", flow_uuid="first", epoch=2, direction="revert"),
+        step(3, "check", 3, 4, flow="confirm", flow_uuid="second", epoch=3),
+        step(4, "discard_source", 4, 5, flow="confirm", flow_uuid="second", epoch=4),
+    ]
+    text, root = parsed(again)
+    groups = [words(row) for row in root.iter("tr") if row.get("class") == "group"]
+    assert [each.partition(" from")[0] for each in groups] == ["confirm, attempt 1", "confirm, attempt 1"]
+    taken = [each for each in titles(root) if "under a new claim" in each]
+    assert len(taken) == 1
+    assert taken[0].startswith("✓ discard_source")
+    assert "carried on under a new claim" in text
 
 
 def test_bytes_are_told_with_their_rate_and_drawn_over_time() -> None:
