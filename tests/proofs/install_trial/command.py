@@ -132,7 +132,8 @@ def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
         for name, host in hosts.items():
             # As nova-compute has it.
             shutil.copytree(lab.layout.host(name), host.files / "var/lib/nova")
-        (conductor.files / "etc/postgresql/15/main/pg_hba.conf").open("a").write(f"{_LETS_IN}\n")
+        rules = conductor.files / "etc/postgresql/15/main/pg_hba.conf"
+        rules.write_text(f"{rules.read_text()}{_LETS_IN}\n")
         # Such a machine does not make its files for the time being at its start.
         conductor.run("systemd-tmpfiles", "--create", "--prefix=/run/mysqld", "--prefix=/run/postgresql")
         conductor.start("zookeeper", _UNITS[database])
@@ -140,13 +141,14 @@ def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
         machines = dict.fromkeys(("conductor", "zookeeper", "database"), (conductor,)) | {"host": (*hosts.values(),)}
         release = ""
         blocks = [each for each in page.blocks(page.PAGE.read_text("utf-8")) if each.database in (None, database)]
-        for block, following in itertools.pairwise((*blocks, None)):
-            release = re.findall(r"/droveway-([0-9.]+)-", f"/droveway-{release}-{block.text}")[-1]
-            _bring(conductor, hosts, block)
-            for name in block.machines:
-                for followed in machines[name]:
-                    _follow(name, followed, block)
-            if block.section in JUDGED and (following is None or following.section != block.section):
+        for section, of_section in itertools.groupby(blocks, key=lambda block: block.section):
+            for block in of_section:
+                release = re.findall(r"/droveway-([0-9.]+)-", f"/droveway-{release}-{block.text}")[-1]
+                _bring(conductor, hosts, block)
+                for name in block.machines:
+                    for followed in machines[name]:
+                        _follow(name, followed, block)
+            if section in JUDGED:
                 _judge(conductor, hosts, release)
 
 
