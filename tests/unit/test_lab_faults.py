@@ -112,7 +112,7 @@ def test_what_can_never_fire_is_refused(files: Layout) -> None:
         faults.arm(files, faults.Fault(**(HERE | {"phase": "after"}), action="enospc"))
     with pytest.raises(Refused, match="only a worker meets corrupt"):
         faults.arm(files, faults.Fault(**HERE, action="corrupt", process="conductor"))
-    with pytest.raises(Refused, match="not stored a step"):
+    with pytest.raises(Refused, match="only during an action"):
         faults.arm(files, faults.Fault(**(HERE | {"phase": "stored"}), action="fail", process="worker"))
     with pytest.raises(Refused, match="with --phase after"):
         faults.arm(files, faults.Fault(**(HERE | {"phase": "stored"}), action="fail"))
