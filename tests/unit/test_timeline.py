@@ -89,7 +89,7 @@ def test_a_confirm_that_is_asked_for_again_is_a_flow_of_its_own() -> None:
     text, root = parsed(again)
     groups = [words(row) for row in root.iter("tr") if row.get("class") == "group"]
     assert [each.partition(" from")[0] for each in groups] == ["confirm, attempt 1", "confirm, attempt 1"]
-    taken = [each for each in titles(root) if "under a new claim" in each]
+    taken = [each for each in titles(root) if "↻ under a new claim" in each]
     assert len(taken) == 1
     assert taken[0].startswith("✓ discard_source")
     assert "carried on under a new claim" in text
