@@ -74,6 +74,21 @@ class Freeze(_Scoped):
 class Thaw(_Scoped):
     """End a freeze of the same scope; the others stay."""
 
+    def scope(self, site: Installation, parsed_args: argparse.Namespace) -> tuple[Scope, str]:
+        """Return the scope; a name that is frozen needs to be known to Nova no longer.
+
+        Otherwise nobody could end the freeze of a host that has left Nova.
+        """
+        from droveway.persistence.journal import freezes
+
+        typed: tuple[tuple[Scope, str], ...] = (("cell", parsed_args.cell), ("host", parsed_args.host))
+        with site.journal.read() as session:
+            frozen = {(row.scope, row.name) for row in freezes.listing(session)}
+        for each in typed:
+            if each in frozen:
+                return each
+        return super().scope(site, parsed_args)
+
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Delete the row."""
         from droveway.persistence.journal import freezes

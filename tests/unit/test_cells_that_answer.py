@@ -20,7 +20,7 @@ from droveway.lab import topology
 from droveway.lab.cloud import Cell, Host
 from droveway.lab.serve_settings import map_cell
 from droveway.persistence.database import Database, DatabaseAway, sqlite_url
-from droveway.persistence.journal import migrate
+from droveway.persistence.journal import freezes, migrate
 from droveway.persistence.journal.tables import Debt, Move
 from droveway.persistence.nova import api as api_tables
 from droveway.persistence.nova import base as nova_base
@@ -145,6 +145,18 @@ def test_a_host_that_owes_nothing_is_looked_for_in_the_api_database(
         assert told(capsys, tmp_path, "debt", "list", "--host", name) == []
     assert main.main(["debt", "list", "--host", "misspelt", "--config-file", str(tmp_path / "droveway.conf")]) == 2
     assert capsys.readouterr().err == "droveway: host misspelt is unknown: droveway host list shows the hosts\n"
+
+
+def test_the_freeze_of_a_host_that_left_nova_can_be_ended(site: Installation, tmp_path: Path) -> None:
+    with site.journal.write() as session:
+        for scope, name in (("host", "gone"), ("cell", "gone")):
+            freezes.freeze(session, scope, name, who="ops", reason=None)
+    words = ("--config-file", str(tmp_path / "droveway.conf"))
+    for scope in ("host", "cell"):
+        assert main.main(["thaw", f"--{scope}", "gone", *words]) == 0
+        assert main.main(["thaw", f"--{scope}", "gone", *words]) == 2
+    with site.journal.read() as session:
+        assert freezes.listing(session) == []
 
 
 def test_what_a_cell_owes_is_listed_by_the_name_that_the_column_shows(
