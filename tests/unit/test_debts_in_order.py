@@ -109,7 +109,7 @@ def test_a_debt_that_waits_for_another_host_holds_back_nothing(
     if up:
         record: Any = Before
         monkeypatch.setattr("droveway.engines.keeper.debts.before", lambda _move: record)
-        monkeypatch.setattr(Collector, "_why_kept", lambda *_facts: "host h1 does not hold the disks")
+        monkeypatch.setattr(Collector, "_why_kept", lambda *_facts, **_more: "host h1 does not hold the disks")
         told = commands.Registration(host="h1", version="1", hypervisor="toy", actions=[], address="unix:/none")
         rig.session().create(worker_path("h1"), codec.encode(told))
     collect(rig)
