@@ -176,7 +176,9 @@ def _require_live(row: _Server | None, server: str, *, deleting: bool) -> _Serve
 
 
 def is_deleted_or_deleting(connection: Executor, server: str, *, deleting: bool = False) -> bool:
-    """Tell whether the server has no row, is deleted or soft-deleted, or is being deleted.
+    """Tell whether the server has no row, is deleted, or is being deleted.
+
+    A server that its user deleted so that it can be restored (Nova's ``reclaim_instance_interval``) is not gone.
 
     With ``deleting`` a server whose task_state is `deleting` does not count.  These are the cases in which `live`
     raises.  Nothing is locked, so the answer may be out of date at once.
@@ -188,7 +190,7 @@ def is_deleted_or_deleting(connection: Executor, server: str, *, deleting: bool 
 def _is_deleted_or_deleting(
     deleted: int | None, vm_state: str | None, task_state: str | None, *, deleting: bool
 ) -> bool:
-    gone = bool(deleted) or vm_state in (VmState.DELETED, VmState.SOFT_DELETED)
+    gone = bool(deleted) or vm_state == VmState.DELETED
     return gone or (task_state == TaskState.DELETING and not deleting)
 
 
