@@ -101,8 +101,8 @@ class DaemonRegistry:
                     return  # it was paused meanwhile: what it saw may be true no more
                 daemons.mirror(session, registered)
                 daemons.beat(session, self._status)
-        except sa.exc.IntegrityError:
-            LOG.info("Another conductor wrote the same worker's row at the same time; the next look sees it")
+        except sa.exc.IntegrityError as error:
+            LOG.info("Another conductor has written a row of these daemons, so they are written again: %s", error.orig)
         else:
             self._written, self._beat_due = registered, now + BEAT_EVERY
 

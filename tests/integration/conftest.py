@@ -112,6 +112,10 @@ PARTS = {
 """Part of the integration tests → how its files' names begin after ``test_``; all others are tests of operations."""
 
 
+MANY_FILES = 200
+"""Open files of a test process above which it looks for garbage after a test."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Know the options that run more than else."""
     parser.addoption("--each-kill", action="store_true", help="kill four times in each move over the real services")
@@ -141,6 +145,13 @@ def pytest_collection_finish() -> None:
     """Leave what was collected out of every later search for garbage: that is a million objects, and none goes."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Close the databases that labs leave open: only a search for garbage ends what refers to itself."""
+    if len([*Path("/proc/self/fd").iterdir()]) > MANY_FILES:
+        gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

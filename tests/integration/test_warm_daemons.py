@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -116,5 +115,5 @@ def test_none_outlives_its_starter(site: Installation, tmp_path: Path) -> None:
         site.await_worker("host1")
         starter.kill()
     for handle in handles:
-        assert select.select([handle], [], [], LONG)[0], "a process has outlived it"
+        assert warm_daemons.readable(handle, seconds=LONG), "a process has outlived it"
         os.close(handle)

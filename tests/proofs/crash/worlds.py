@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from proofs.crash import seen as crash_seen
 from proofs.crash.points import Point
 from proofs.crash.purposes import ROOT, SET_ASIDE, SHUTDOWN, Case, Check
 from proofs.crash.seen import Seen
+from support.daemons.warm_daemons import readable
 
 from droveway.errors import DrovewayError
 from droveway.persistence.journal.states import State
@@ -136,7 +136,7 @@ def _switched_off(root: Path, seen: Seen) -> None:
     process = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(process, signal.SIGTERM)
-        if not select.select([process], [], [], OFF_SECONDS)[0]:
+        if not readable(process, seconds=OFF_SECONDS):
             raise DrovewayError(f"the guest of {seen.server} does not go off")
     finally:
         os.close(process)

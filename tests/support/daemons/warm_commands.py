@@ -13,7 +13,7 @@ import gc
 import importlib
 import json
 import os
-import select
+import selectors
 import socket
 import subprocess
 import sys
@@ -91,7 +91,10 @@ def serve(listening: socket.socket, names: Sequence[str]) -> None:
         importlib.import_module(name)
     # What is imported is no child's to collect: the pages stay shared.
     gc.freeze()
-    while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
+    waiting = selectors.PollSelector()
+    for each in (listening, sys.stdin):
+        waiting.register(each, selectors.EVENT_READ)
+    while sys.stdin not in [key.fileobj for key, _events in waiting.select()]:
         connection, _address = listening.accept()
         with connection:
             request, files, _flags, _sender = socket.recv_fds(connection, _REQUEST, 3)

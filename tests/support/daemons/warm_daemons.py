@@ -13,14 +13,14 @@ import gc
 import importlib
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from droveway.cli import main
 
@@ -86,13 +86,13 @@ class Forked:
 
     def poll(self) -> int | None:
         """As Popen's."""
-        if self.returncode is None and select.select([self._told], [], [], 0)[0]:
+        if self.returncode is None and readable(self._told, seconds=0):
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """As Popen's, with its `subprocess.TimeoutExpired`."""
-        if self.returncode is None and not select.select([self._told], [], [], timeout)[0]:
+        if self.returncode is None and not readable(self._told, seconds=timeout):
             raise subprocess.TimeoutExpired(self.args, timeout or 0)
         code = self.poll()
         assert code is not None
@@ -157,6 +157,17 @@ def _warm() -> socket.socket:
     return control
 
 
+def readable(*files: Any, seconds: float | None = None) -> list[Any]:
+    """Return those of the files that can be read, once there is one; none after that many seconds.
+
+    `select.select` takes no file with a number above 1,023, and a process that runs many tests has such ones.
+    """
+    with selectors.PollSelector() as waiting:
+        for each in files:
+            waiting.register(each, selectors.EVENT_READ)
+        return [key.fileobj for key, _events in waiting.select(seconds)]
+
+
 def serve(control: socket.socket) -> list[str] | None:
     """Fork a daemon for each request, and tell how it ends; returns in each of them, with the words of its command.
 
@@ -164,8 +175,7 @@ def serve(control: socket.socket) -> list[str] | None:
     """
     daemons: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        watched: list[socket.socket | int] = [control, *daemons]
-        for ready in select.select(watched, [], [])[0]:
+        for ready in readable(control, *daemons):
             if isinstance(ready, int):
                 pid, telling = daemons.pop(ready)
                 _tell_end(pid, telling)
