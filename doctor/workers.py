@@ -62,11 +62,12 @@ def _known(examined: Examined) -> dict[str, str | None]:
     """
     site = examined.site
     answering = catalog.answering(site.known_cells)
-    with site.journal.read() as session:
-        down = cells_down.find(session)
     found: dict[str, str | None] = {}
-    for cell in site.known_cells.keys() - answering.keys():
-        found |= dict.fromkeys(catalog.hosts_of(site.api, cell), down.get(cell))
+    if away := site.known_cells.keys() - answering.keys():
+        with site.journal.read() as session:
+            down = cells_down.find(session)
+        for cell in away:
+            found |= dict.fromkeys(catalog.hosts_of(site.api, cell), down.get(cell))
     for host in catalog.hosts(site.api, answering):
         found[host.name] = (host.disabled_reason or "no reason was given") if host.forced_down else None
     return found
