@@ -14,6 +14,7 @@ from support.labs.audit_world import (
     HYPERVISORS,
     ROW_CHECKS,
     SERVICE_CHECKS,
+    UNREAD_CHECKS,
     World,
     about,
     migration_row,
@@ -52,8 +53,8 @@ def test_every_kind_that_is_reported_is_planted(world: World) -> None:
 
 
 def test_no_check_and_no_kind_is_left_out() -> None:
-    """What this file and its twin for services and hosts plant is all that the audit can report."""
-    checks = (*SERVICE_CHECKS, *ROW_CHECKS)
+    """What this file, its twin for services and hosts, and test_audit_unread.py plant is all that there is."""
+    checks = (*SERVICE_CHECKS, *ROW_CHECKS, *UNREAD_CHECKS)
     assert {check.__module__ for check in run.CHECKS} == {check.__name__ for check in checks}
     assert reportable(checks) == set(Kind)
 

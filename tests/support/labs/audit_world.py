@@ -33,6 +33,7 @@ from droveway.audit import Finding, Kind, Report, Sources, audit
 from droveway.audit.checks import (
     allocations,
     bindings,
+    cells,
     commands,
     connections,
     contents,
@@ -80,7 +81,8 @@ SERVICE_CHECKS: Final = (
     owners,
 )
 ROW_CHECKS: Final = (rows, migrations, node_usage, journal)
-"""The modules of the audit, parted by where their findings are planted."""
+UNREAD_CHECKS: Final = (cells,)
+"""The modules of the audit, parted by where their findings are planted; of a lab each cell can be read."""
 HYPERVISORS: Final = ("sandbox", "libvirt")
 FLOW = FlowRef("resize", 1, "digest")
 CLOUD = Cloud(
