@@ -31,9 +31,16 @@ from proofs.matrix import effects
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
 PAGE: Final = ROOT / "docs" / "mutants.rst"
-PORTS: Final = "*-ports.yaml"
-"""The files whose mutants have a page of their own."""
-PORTS_PAGE: Final = ROOT / "docs" / "mutants-ports.rst"
+OWN_PAGES: Final = {
+    ROOT / "docs" / "mutants-cells.rst": ("*-cells*.yaml", "*-shelving.yaml", "*-image-way.yaml", "*-elsewhere.yaml"),
+    ROOT / "docs" / "mutants-ports.rst": ("*-ports.yaml",),
+}
+"""Each page of its own, and the files whose mutants are on it; all other mutants are on `PAGE`."""
+TITLES: Final = {
+    "mutants": "Mutants",
+    "mutants-cells": "Mutants of moves between cells and of shelves",
+    "mutants-ports": "Mutants of guaranteed ports",
+}
 
 GRAPH: Final = "--graph"
 """As the first argument, it asks for the mutants that are made from the graphs."""
@@ -132,11 +139,12 @@ def load(folder: Path = MUTANTS, files: str = "*.yaml") -> list[Mutant]:
 
 def pages() -> dict[Path, list[Mutant]]:
     """Return each page with its mutants."""
-    ports = load(files=PORTS)
-    return {PAGE: [mutant for mutant in load() if mutant not in ports], PORTS_PAGE: ports}
+    own = {path: [each for files in patterns for each in load(files=files)] for path, patterns in OWN_PAGES.items()}
+    elsewhere = [mutant for mutants in own.values() for mutant in mutants]
+    return {PAGE: [mutant for mutant in load() if mutant not in elsewhere]} | own
 
 
-def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), before: str = "") -> str:
+def page(title: str, rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), before: str = "") -> str:
     """Return the list of mutants and what caught each; those in ``order`` that did not run keep their old lines."""
     known = dict(re.findall(r"^(   \* - \*\*([^*]+)\*\*:.*\n(?:     .*\n)*)", before, re.MULTILINE))
     known = {name: text for text, name in known.items()} | {mutant.name: _row(mutant, found) for mutant, found in rows}
@@ -144,9 +152,9 @@ def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), bef
     lines = [
         ".. Written by tools/mutate: change tools/mutants/ and run it again.",
         "",
-        "=======",
-        "Mutants",
-        "=======",
+        "=" * len(title),
+        title,
+        "=" * len(title),
         "",
         "Does the proof find a defect when there is one? ``tools/mutate`` plants these in a copy of the tree, one at a",
         "time, and runs only what touches them: points of the crash matrix (see ``tools/matrix``) with its audit, or a",
@@ -245,7 +253,7 @@ def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> in
     if len(caught) == len(rows):
         for path, order in pages().items():
             before = "" if whole else path.read_text(encoding="utf-8")
-            path.write_text(page(rows, order, before), encoding="utf-8")
+            path.write_text(page(TITLES[path.stem], rows, order, before), encoding="utf-8")
     print(f"mutants: {len(caught)} of {len(rows)} caught")
     return int(len(caught) != len(rows))
 
