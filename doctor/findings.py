@@ -62,7 +62,7 @@ MEANINGS: Final[dict[str, Meaning]] = {
     "zookeeper-alone": Meaning(
         Level.WARNING,
         "ZooKeeper is one server: while it is down, all moves wait. Nothing is lost by that.",
-        "Run an ensemble of three, and name all of them in [zookeeper] hosts.",
+        "Add two servers as docs/three-zookeepers.rst says, and name all three in [zookeeper] hosts.",
     ),
     "zookeeper-open": Meaning(
         Level.WARNING,

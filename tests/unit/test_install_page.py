@@ -1,4 +1,4 @@
-"""docs/install.rst: its commands name what the wheel installs, and its files are ones that daemons take."""
+"""The pages that the trial follows: commands name what the wheel installs, and files are ones that daemons take."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from proofs.install_trial.page import PAGE, Block, blocks
+from proofs.install_trial.page import ENSEMBLE, MACHINES, PAGE, Block, blocks
 
 from droveway.clients import sessions
 from droveway.conf import rights, settings
 
 ROOT: Final = Path(__file__).parents[2]
 BLOCKS: Final = blocks(PAGE.read_text(encoding="utf-8"))
+OF_ENSEMBLE: Final = blocks(ENSEMBLE.read_text(encoding="utf-8"))
 
 
 def configuration(machine: str, path: Path) -> Path:
@@ -40,12 +41,28 @@ def installed() -> set[str]:
 
 
 def test_every_block_of_commands_says_which_machine_it_is_for() -> None:
-    assert {machine for block in BLOCKS for machine in block.machines} == {"conductor", "host", "zookeeper", "database"}
+    assert {machine for block in (*BLOCKS, *OF_ENSEMBLE) for machine in block.machines} == {*MACHINES}
     with pytest.raises(ValueError, match="line 3: say above the block which machine it is for"):
         blocks(".. code-block:: sh\n\n   true\n")
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
+def test_each_zookeeper_server_is_told_of_all_three_and_so_is_each_daemon() -> None:
+    machines = {block.machines: block.text for block in (*BLOCKS, *OF_ENSEMBLE) if "myid" in block.text}
+    assert {text.split("echo ")[1][0]: names for names, text in machines.items()} == {
+        "1": ("zookeeper",),
+        "2": ("zk2",),
+        "3": ("zk3",),
+    }
+    (daemons,) = (block for block in OF_ENSEMBLE if "sed -i" in block.text)
+    assert set(daemons.machines) == {"conductor", "host"}
+    script = daemons.text.split("'")[1]
+    for machine in daemons.machines:
+        (written,) = (each.text for each in BLOCKS if each.machines == (machine,) and "[zookeeper]" in each.text)
+        changed = subprocess.run(["sed", script], input=written, capture_output=True, text=True, check=True).stdout
+        assert "hosts = zk1.example:2281,zk2.example:2281,zk3.example:2281\n" in changed
+
+
+@pytest.mark.parametrize("block", [*BLOCKS, *OF_ENSEMBLE], ids=lambda block: f"{block.section}, line {block.line}")
 def test_a_shell_can_read_each_block(block: Block) -> None:
     subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
 
@@ -86,3 +103,11 @@ def test_a_worker_takes_the_page_s_configuration_which_has_no_database(tmp_path:
     groups.read(path)
     assert set(groups.sections()) & {*rights.DATABASES, "placement", "neutron"} == set()
     assert "database" not in path.read_text()
+
+
+def test_zookeeper_keeps_its_data_over_a_restart_of_the_machine() -> None:
+    debian_s = "tickTime=2000\ndataDir=/tmp/zookeeper\nclientPort=2181\n"
+    (block,) = (block for block in BLOCKS if block.machines == ("zookeeper",))
+    (script,) = (line.split("'")[1] for line in block.text.splitlines() if line.startswith("sed -i"))
+    kept = subprocess.run(["sed", script], input=debian_s, capture_output=True, text=True, check=True).stdout
+    assert kept == "tickTime=2000\ndataDir=/var/lib/zookeeper\n"

@@ -1,4 +1,4 @@
-"""The trial of docs/install.rst: its commands, word for word, on fresh machines with the wheel that was just built."""
+"""The trial of docs/install.rst and docs/three-zookeepers.rst: their commands, on fresh machines, with the wheel."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Final
 
 from proofs.install_trial import cloud, page
 from proofs.install_trial.network import CONTROL as ADDRESS
-from proofs.install_trial.network import HOSTS, networks, space
+from proofs.install_trial.network import HOSTS, ZOOKEEPERS, networks, space
 from support.daemons.daemons import copy_rows
 from support.labs.small_lab import until
+from support.servers import openstack_lab
+from support.servers.openstack_services import OpenStack
 from support.servers.systemd_machine import Machine, machine
 
-from droveway.lab import build
-from droveway.lab.cloud import parse_cloud
 from droveway.lab.serve_settings import map_cell
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database
@@ -34,23 +34,35 @@ from droveway.persistence.nova.base import ApiBase, CellBase
 
 ROOT: Final = Path(__file__).parents[3]
 CONTROL: Final = "control1.example"
-NAMES: Final = {ADDRESS: f"{CONTROL} zk1.example db.example keystone.example"} | {
-    address: host for host, address in HOSTS.items()
+NAMES: Final = {ADDRESS: f"{CONTROL} db.example keystone.example"} | {
+    address: name for name, address in {**HOSTS, **ZOOKEEPERS}.items()
 }
 HOST: Final = "node1.example"
 """The one that the page names."""
 OTHER: Final = "node2.example"
-JUDGED: Final = ("Check it", "Back the journal up", "Upgrade", "The way back")
-"""The page's sections at whose end there is an installation that works."""
-PORTS: Final = {"Keystone": cloud.PORT, "MariaDB": 3306, "PostgreSQL": 5432, "ZooKeeper": 2281}
+ALL_THREE: Final = "Let the daemons know all three"
+"""The section at whose end one of the ZooKeeper servers may fail."""
+JUDGED: Final = ("Check it", "Back the journal up", "Upgrade", "The way back", ALL_THREE)
+"""The pages' sections at whose end there is an installation that works."""
+PORTS: Final = {"Keystone": cloud.PORT, "MariaDB": 3306, "PostgreSQL": 5432}
 
-_ROOM: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
+_ROOM: Final = (
+    "{vcpus: 8, memory_mb: 2048, disk_gb: 10, kpps: 40,"
+    " bandwidth: {br-a: {physical_network: net-a, egress_kbps: 4000, ingress_kbps: 4000}}}"
+)
 _CLOUD: Final = f"""
 cells: {{cell1: {{hosts: {{{HOST}: {_ROOM}, {OTHER}: {_ROOM}}}}}}}
 flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}}}
 images: {{base: {{size_mb: 1}}}}
+networks: {{a: {{physical_network: net-a}}}}
+qos: {{gold: {{egress_kbps: 1000, ingress_kbps: 1500, kpps: 10}}}}
 servers:
-  web: {{flavor: small, host: {HOST}, image: base, state: stopped, ports: [{{}}]}}
+  web:
+    flavor: small
+    host: {HOST}
+    image: base
+    state: stopped
+    ports: [{{network: a}}, {{network: a, qos: gold}}]
 """
 _TEMPLATE: Final = "{scheme}://{username}:{password}@{hostname}:{port}/nova?{query}"
 """How Nova says where the cell's database is: the page says that then Droveway's own user reaches it."""
@@ -92,6 +104,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/install-trial", description=__doc__)
     parser.add_argument("wheels", type=Path, help="the directory with the wheel and all that it depends on")
     parser.add_argument("root", type=Path, help="a fresh Debian with ZooKeeper and both makes of database servers")
+    parser.add_argument("client", type=Path, help="the directory with the command openstack")
     parser.add_argument("database", choices=page.DATABASES, help="the make whose commands are followed")
     options = parser.parse_args(argv)
     for name, port in PORTS.items():
@@ -103,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
                 sys.exit(f"install-trial: port {port}, which {name} needs here, cannot be had: {error.strerror}")
     folder = Path(tempfile.mkdtemp(prefix="droveway-trial-", dir="/var/lib"))
     try:
-        _carry_out(folder, options.wheels.resolve(), options.root.resolve(), options.database)
+        _carry_out(folder, options.wheels.resolve(), options.root.resolve(), options.client, options.database)
     except Failed as failed:
         _say(f"install-trial: {failed}")
         return 1
@@ -113,22 +126,38 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
+class Administrator:
+    """Who administers the cloud, with its command on the machine that the trial runs on."""
+
+    def __init__(self, services: OpenStack, client: Path) -> None:
+        auth = {f"OS_{name.upper()}": value for name, value in services.keystone.auth("admin", "admin").items()}
+        self.environment = {**auth, "OS_IDENTITY_API_VERSION": "3", "PATH": f"{client}:{_ENVIRONMENT['PATH']}"}
+
+    def entering(self, *words: str) -> list[str]:
+        """Return the words that run a command here."""
+        return [*words]
+
+    def run(self, *words: str) -> str:
+        """What a command prints here."""
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout
+
+
+def _carry_out(folder: Path, wheels: Path, root: Path, client: Path, database: str) -> None:
     shared = folder / "shared"
     shared.mkdir()
     shutil.copytree(wheels, shared / "wheels")
-    build.create(shared / "lab", parse_cloud(_CLOUD, "the trial")).close()
-    lab = Lab.open(shared / "lab")
     with contextlib.ExitStack() as stack:
-        stack.callback(lab.close)
-        stack.enter_context(networks(HOSTS))
-        stack.enter_context(cloud.served(lab.layout))
+        stack.enter_context(networks({**HOSTS, **ZOOKEEPERS}))
+        services, lab = stack.enter_context(cloud.running(folder / "cloud", _CLOUD))
         conductor = stack.enter_context(_machine(folder / "control1", shared, root, CONTROL, _LISTENS))
         drop_in = {"/etc/systemd/system/droveway-worker.service.d/trial.conf": _DROP_IN}
         hosts = {
             name: stack.enter_context(_machine(folder / name, shared, root, name, drop_in, space(name)))
             for name in HOSTS
         }
+        zookeepers = [
+            stack.enter_context(_machine(folder / name, shared, root, name, {}, space(name))) for name in ZOOKEEPERS
+        ]
         for name, host in hosts.items():
             # As nova-compute has it.
             shutil.copytree(lab.layout.host(name), host.files / "var/lib/nova")
@@ -136,20 +165,33 @@ def _carry_out(folder: Path, wheels: Path, root: Path, database: str) -> None:
         rules.write_text(f"{rules.read_text()}{_LETS_IN}\n")
         # Such a machine does not make its files for the time being at its start.
         conductor.run("systemd-tmpfiles", "--create", "--prefix=/run/mysqld", "--prefix=/run/postgresql")
-        conductor.start("zookeeper", _UNITS[database])
+        zookeepers[0].start("zookeeper")
+        conductor.start(_UNITS[database])
         _give_nova_s_databases(conductor, lab, database)
-        machines = dict.fromkeys(("conductor", "zookeeper", "database"), (conductor,)) | {"host": (*hosts.values(),)}
+        machines: dict[str, Sequence[Machine | Administrator]] = {
+            "administrator": [Administrator(services, client)],
+            "conductor": [conductor],
+            "database": [conductor],
+            "host": [*hosts.values()],
+            **{name: [each] for name, each in zip(("zookeeper", "zk2", "zk3"), zookeepers, strict=True)},
+        }
         release = ""
-        blocks = [each for each in page.blocks(page.PAGE.read_text("utf-8")) if each.database in (None, database)]
-        for section, of_section in itertools.groupby(blocks, key=lambda block: block.section):
-            for block in of_section:
-                release = re.findall(r"/droveway-([0-9.]+)-", f"/droveway-{release}-{block.text}")[-1]
-                _bring(conductor, hosts, block)
-                for name in block.machines:
-                    for followed in machines[name]:
-                        _follow(name, followed, block)
-            if section in JUDGED:
-                _judge(conductor, hosts, release)
+        for path in (page.PAGE, page.ENSEMBLE):
+            blocks = [each for each in page.blocks(path.read_text("utf-8")) if each.database in (None, database)]
+            for section, of_section in itertools.groupby(blocks, key=lambda block: block.section):
+                for block in of_section:
+                    release = re.findall(r"/droveway-([0-9.]+)-", f"/droveway-{release}-{block.text}")[-1]
+                    followed = [(name, each) for name in block.machines for each in machines[name]]
+                    _bring(conductor, hosts, zookeepers, block, shared)
+                    for name, each in followed:
+                        _follow(name, each, block, path)
+                if section in JUDGED:
+                    _judge(conductor, hosts, release)
+                    _move(conductor, hosts, services)
+                if section == ALL_THREE:
+                    # It leads, since it was the first of the three.
+                    zookeepers[0].run("systemctl", "kill", "--signal=KILL", "zookeeper")
+                    _move(conductor, hosts, services)
 
 
 _UNITS: Final = {"mariadb": "mariadb", "postgresql": "postgresql@15-main"}
@@ -209,15 +251,20 @@ def _postgresql(conductor: Machine) -> dict[str, str]:
     return {name: f"postgresql+psycopg://nova:{_NOVA}@{ADDRESS}/{name}" for name in _DATABASES}
 
 
-def _bring(conductor: Machine, hosts: Mapping[str, Machine], block: page.Block) -> None:
+def _bring(
+    conductor: Machine, hosts: Mapping[str, Machine], zookeepers: Sequence[Machine], block: page.Block, shared: Path
+) -> None:
     """Copy from machine to machine what the page's text says, before the first block that wants it."""
     made = "srv/droveway/authority"
+    new = {"zookeeper": zookeepers[:1]}.get(block.machines[0], zookeepers[1:])
     wanted = {
         "/srv/droveway/tls/": (
             (f"conductor-{CONTROL}", conductor),
             *((f"host-{name}", host) for name, host in hosts.items()),
         ),
-        "/srv/droveway/zookeeper-tls/": (("zookeeper-zk1.example", conductor),),
+        "/srv/droveway/zookeeper-tls/": [
+            (f"zookeeper-{name}", each) for name, each in zip(ZOOKEEPERS, zookeepers, strict=True) if each in new
+        ],
     }
     for place, copies in wanted.items():
         if place in block.text:
@@ -227,15 +274,21 @@ def _bring(conductor: Machine, hosts: Mapping[str, Machine], block: page.Block) 
                     shutil.copytree(conductor.files / made / name, target)
     if "/srv/droveway/sql/" in block.text and not (conductor.files / "srv/droveway/sql").exists():
         conductor.run("cp", "-r", "/opt/droveway/share/droveway/sql", "/srv/droveway/sql")
+    if "echo 2 > /etc/zookeeper/conf/myid" in block.text:
+        for name in ("zoo.cfg", "environment"):
+            zookeepers[0].run("cp", f"/etc/zookeeper/conf/{name}", str(shared))
+            for each in zookeepers[1:]:
+                each.run("cp", str(shared / name), f"/etc/zookeeper/conf/{name}")
 
 
-def _follow(name: str, followed: Machine, block: page.Block) -> None:
+def _follow(name: str, followed: Machine | Administrator, block: page.Block, path: Path) -> None:
     """Run a block as somebody would who pastes it into a shell of root's; the page has one host, and here are two."""
     began = time.monotonic()
     text = re.sub(rf"^(droveway cert make .*){HOST}$", rf"\1{HOST}\n\1{OTHER}", block.text, flags=re.MULTILINE)
-    _say(f"== {name}, docs/install.rst line {block.line}")
+    _say(f"== {name}, docs/{path.name} line {block.line}")
     _say(textwrap.indent(text, "   ").rstrip())
-    clean = ["env", "-i", *(f"{key}={value}" for key, value in _ENVIRONMENT.items())]
+    environment = _ENVIRONMENT | (followed.environment if isinstance(followed, Administrator) else {})
+    clean = ["env", "-i", *(f"{key}={value}" for key, value in environment.items())]
     done = subprocess.run(
         followed.entering(*clean, "bash", "-c", f"cd /root\nset -eo pipefail\n{text}"),
         stdin=subprocess.DEVNULL,
@@ -250,11 +303,11 @@ def _follow(name: str, followed: Machine, block: page.Block) -> None:
     warned = done.returncode == _WARNED and block.text.endswith(_WARNS)
     if done.returncode != 0 and not warned:
         _say(followed.run("journalctl", "--no-pager", "--lines=40"))
-        raise Failed(f"the commands on line {block.line} of docs/install.rst end with {done.returncode} on the {name}")
+        raise Failed(f"the commands on line {block.line} of docs/{path.name} end with {done.returncode} on the {name}")
 
 
 def _judge(conductor: Machine, hosts: Mapping[str, Machine], release: str) -> None:
-    """Raise `Failed` unless the daemons run, are seen, have units without fault and move a server."""
+    """Raise `Failed` unless the daemons run, are seen, have units without fault and no password that is not theirs."""
     for made, unit in ((conductor, "droveway-conductor"), *((host, "droveway-worker") for host in hosts.values())):
         if made.shown(unit, "ActiveState") != "active":
             raise Failed(f"{unit} does not run:\n{made.said(unit)}")
@@ -271,11 +324,13 @@ def _judge(conductor: Machine, hosts: Mapping[str, Machine], release: str) -> No
         kept = [path for path in (host.files / "etc/droveway").rglob("*") if path.is_file()]
         if exposed := [path.name for path in kept if "CHANGE-ME-database" in path.read_text()]:
             raise Failed(f"{name} holds the password of the databases, in {', '.join(exposed)}")
-    _move(conductor, hosts)
 
 
-def _move(conductor: Machine, hosts: Mapping[str, Machine]) -> None:
-    """Raise `Failed` unless the server goes to the other host with its disk, by a move whose conductor is killed."""
+def _move(conductor: Machine, hosts: Mapping[str, Machine], services: OpenStack) -> None:
+    """Raise `Failed` unless the server goes to the other host with its disk, by a move whose conductor is killed.
+
+    Its ports and its allocation go along, by the tables of Neutron and Placement.
+    """
     (old,) = (name for name, host in hosts.items() if _disks(host))
     (new,) = {*hosts} - {old}
     before = _disks(hosts[old])
@@ -290,6 +345,13 @@ def _move(conductor: Machine, hosts: Mapping[str, Machine]) -> None:
     after = {name: _disks(host) for name, host in hosts.items()}
     if (there, after) != (new, {old: {}, new: before}):
         raise Failed(f"the server was to go from {old} to {new}: it is on {there}, and its disks are {after}")
+    server = _droveway(conductor, "server", "show", "web", "-f", "value", "-c", "id")
+    bound = openstack_lab.bindings(services, server)
+    if [(host, status) for host, status, _providers in bound] != [(new, "ACTIVE")] * 2:
+        raise Failed(f"its two ports were to be bound on {new}: Neutron has {bound}")
+    held = openstack_lab.held(services)
+    if [*held] != [server] or any(name.partition(":")[0] != new for name in held[server]):
+        raise Failed(f"the server alone was to hold of {new}, and of nothing else: Placement has {held}")
     _say(_droveway(conductor, "audit"))
     _say(f"   moved from {old} to {new}, audit clean, after {time.monotonic() - began:.1f} s")
 

@@ -1,4 +1,4 @@
-"""The network of the trial: each host has one of its own, behind a bridge at which the conductor's machine listens."""
+"""The networks of the trial: hosts and ZooKeeper servers have one each, and a bridge joins them to the conductor."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final
 
 CONTROL: Final = "10.213.0.1"
-"""Where the hosts reach the conductor's machine, whose network is this machine's."""
+"""Where the others reach the conductor's machine, whose network is this machine's."""
 HOSTS: Final = {"node1.example": "10.213.0.11", "node2.example": "10.213.0.12"}
+ZOOKEEPERS: Final = {"zk1.example": "10.213.0.21", "zk2.example": "10.213.0.22", "zk3.example": "10.213.0.23"}
 
 _BRIDGE: Final = "drovewaytrial"
 _TABLE: Final = "droveway_trial"
@@ -25,14 +26,14 @@ table ip {_TABLE} {{
 """
 
 
-def space(host: str) -> str:
-    """Name a host's network namespace."""
-    return f"droveway-{host.partition('.')[0]}"
+def space(name: str) -> str:
+    """Name a machine's network namespace."""
+    return f"droveway-{name.partition('.')[0]}"
 
 
 @contextlib.contextmanager
-def networks(hosts: Mapping[str, str]) -> Iterator[None]:
-    """Make a network for each host, by its address, that reaches the conductor's machine, the others and the world."""
+def networks(machines: Mapping[str, str]) -> Iterator[None]:
+    """Make a network for each machine, by its address, that reaches the conductor's, the others and the world."""
     forwarded = _FORWARD.read_text()
     with contextlib.ExitStack() as stack:
         _made(stack, f"ip link add {_BRIDGE} type bridge", f"ip link del {_BRIDGE}")
@@ -42,8 +43,8 @@ def networks(hosts: Mapping[str, str]) -> Iterator[None]:
         _FORWARD.write_text("1\n")
         _run("nft -f -", _RULES)
         stack.callback(_run, f"nft delete table ip {_TABLE}")
-        for number, (host, address) in enumerate(hosts.items()):
-            name, outer, inner = space(host), f"dwt{number}out", f"dwt{number}in"
+        for number, (machine, address) in enumerate(machines.items()):
+            name, outer, inner = space(machine), f"dwt{number}out", f"dwt{number}in"
             _made(stack, f"ip netns add {name}", f"ip netns del {name}")
             _run(f"ip link add {outer} type veth peer name {inner} netns {name}")
             _run(f"ip link set {outer} master {_BRIDGE} up")

@@ -1,4 +1,4 @@
-"""The commands of docs/install.rst, with the machines that they are for."""
+"""The commands of the pages that tools/install-trial follows, with the machines that they are for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "install.rst"
-MACHINES: Final = ("conductor", "host", "zookeeper", "database")
+ENSEMBLE: Final = PAGE.with_name("three-zookeepers.rst")
+MACHINES: Final = ("administrator", "conductor", "host", "zookeeper", "zk2", "zk3", "database")
 DATABASES: Final = ("mariadb", "postgresql")
 
 _TITLE: Final = re.compile(r"^(.+)\n(=+)$", re.MULTILINE)

@@ -40,16 +40,18 @@ _WHOLE: Final = {"allocation_ratio": 1.0, "min_unit": 1, "step_size": 1, "reserv
 class Service:
     """One process that serves a WSGI application."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, address: str = "127.0.0.1", port: int = 0) -> None:
+        """``address`` and ``port``: where it listens; port 0 stands for a free one."""
         self.name = name
         self.folder = folder
-        self.port = free_port()
+        self.address = address
+        self.port = port or free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}:{self.port}"
 
     def run(self, program: str, *words: str) -> None:
         """Run one of the environment's programs to its end."""
@@ -60,7 +62,7 @@ class Service:
         """Start it; it listens when this returns."""
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(ENVIRONMENT / "bin" / "python"), str(SCRIPTS / "serve.py"), module, str(self.port)],
+                [str(ENVIRONMENT / "bin" / "python"), str(SCRIPTS / "serve.py"), module, self.address, str(self.port)],
                 stdout=log,
                 stderr=log,
                 env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **environment},
@@ -81,15 +83,15 @@ class Service:
         assert self._process is not None
         assert self._process.poll() is None, self.text()
         with contextlib.closing(socket.socket()) as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+            return probe.connect_ex((self.address, self.port)) == 0
 
 
 class Keystone(Service):
     """Keystone on SQLite; the user ``admin`` has every role of its project."""
 
-    def __init__(self, folder: Path, believed_for: int) -> None:
+    def __init__(self, folder: Path, believed_for: int, address: str = "127.0.0.1", port: int = 0) -> None:
         """``believed_for``: the seconds for which services take a token that they have asked after; -1 for none."""
-        super().__init__("keystone", folder)
+        super().__init__("keystone", folder, address, port)
         self.believed_for = believed_for
         self._configuration = folder / "keystone.conf"
 
@@ -126,11 +128,15 @@ class Keystone(Service):
             *("--bootstrap-public-url", address),
         )
         self.start("keystone.wsgi.api", {"OS_KEYSTONE_CONFIG_FILES": str(self._configuration)})
-        identity = self.connection("admin", "admin").identity
         for kind, url in endpoints.items():
-            service = identity.create_service(name=kind, type=kind)
-            identity.create_endpoint(service_id=service.id, interface="public", url=url, region_id="RegionOne")
-        identity.create_project(name="service", domain_id="default")
+            self.add_endpoint(kind, url)
+        self.connection("admin", "admin").identity.create_project(name="service", domain_id="default")
+
+    def add_endpoint(self, kind: str, url: str) -> None:
+        """Put a service of this type into the catalog."""
+        identity = self.connection("admin", "admin").identity
+        service = identity.create_service(name=kind, type=kind)
+        identity.create_endpoint(service_id=service.id, interface="public", url=url, region_id="RegionOne")
 
     def add_user(self, name: str, *roles: str) -> None:
         """Make a user that has these roles in the project ``service``."""
@@ -322,14 +328,15 @@ class OpenStack:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *, believed_for: int = 300) -> Iterator[OpenStack]:
+def running(folder: Path, *, believed_for: int = 300, address: str = "127.0.0.1", port: int = 0) -> Iterator[OpenStack]:
     """Run all three; the databases of Placement and Neutron are MariaDB's.
 
-    ``believed_for``: as of `Keystone`; 300 seconds are the services' own default.
+    ``believed_for``: as of `Keystone`; 300 seconds are the services' own default.  ``address`` and ``port``: where
+    Keystone listens.
     """
     with mariadb_server.running_server() as database:
         database.create("placement", "neutron")
-        keystone = Keystone(folder, believed_for)
+        keystone = Keystone(folder, believed_for, address, port)
         placement = Placement("placement", folder, database.url("placement"), keystone)
         neutron = Neutron("neutron", folder, database.url("neutron"), keystone)
         try:
