@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from droveway.clients.network import PortRecord
+from droveway.persistence.nova import namesakes
 from droveway.persistence.nova.catalog import Flavor, Host, Server
 from droveway.persistence.nova.quotas import CORES, RAM, QuotaUsage
 from droveway.persistence.nova.server_features import Features
@@ -149,6 +150,7 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "without_a_task": _server(status="REBOOT", task_state="rebooting"),
     "was_launched": _server(launched=False),
     "is_on_a_host": _server(host=None),
+    "hosts_are_of_one_cell": _migration(namesakes=namesakes.several([("cell1", "host2"), ("cell2", "host2")])),
     "source_is_up": _migration(up=frozenset({"host2"})),
     "target_is_another_host": _migration(target=HOST1),
     "target_is_in_its_cell": _migration(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),

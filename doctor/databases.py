@@ -11,6 +11,7 @@ from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError
 from droveway.persistence.database import Database, DatabaseUnusable, database_time
 from droveway.persistence.journal import cells_down, migrate
+from droveway.persistence.nova import catalog, namesakes
 
 JOURNAL: Final = "journal"
 SMALL: Final = dt.timedelta(seconds=2)
@@ -33,13 +34,12 @@ def check(examined: Examined) -> Iterator[Finding]:
         yield Finding("database-away", "api", str(error))
         return
     yield Finding(FINE, "api", "it answers")
-    del api
     try:
         cells = examined.site.known_cells
     except DrovewayError as error:
         yield Finding("database-away", "cells", str(error))
         return
-    down = _down(examined)
+    down, answering = _down(examined), {}
     for name in sorted(cells):
         if name in down:
             yield Finding("cell-down", f"cell {name}", f"it is {down[name]}")
@@ -49,7 +49,12 @@ def check(examined: Examined) -> Iterator[Finding]:
         except DrovewayError as error:
             yield Finding("database-away", f"cell {name}", str(error))
         else:
+            answering[name] = cells[name]
             yield Finding(FINE, f"cell {name}", "it answers")
+    hosts = catalog.hosts(api, answering)
+    unread = [(cell, host) for cell in cells if cell not in answering for host in catalog.hosts_of(api, cell)]
+    for host, why in sorted(namesakes.of_hosts(hosts, unread).items()):
+        yield Finding("host-twice", f"host {host}", why)
     if examined.conf.cross_cell.allowed:
         yield from _super_conductors(examined)
 

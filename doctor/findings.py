@@ -92,6 +92,13 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "A person declared the cell down: no move waits for the cell, and no move goes there.",
         "Once the cell is back: droveway cell up CELL. After that start its nova-computes.",
     ),
+    "host-twice": Meaning(
+        Level.FAILURE,
+        "Two cells have a host of one name. Commands go to a worker by its host's name alone, so they might reach the "
+        "other machine. Droveway moves no server from or to a host of that name.",
+        "If one of the two is a service that no machine has any more: openstack compute service delete ID. If there "
+        "are two machines, give one of them another name.",
+    ),
     "schema-other": Meaning(
         Level.FAILURE,
         "The journal has the schema of another release, so no daemon of this one starts.",

@@ -40,6 +40,8 @@ class Facts:
     """The host that was asked for by name."""
     up: frozenset[str] = frozenset()
     """The hosts whose workers are up."""
+    namesakes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Maps each host name that stands in several cells to the sentence that says so."""
     open_move: str | None = None
     """The first letters of the id of a move of the server that has not ended."""
     holds_allocation: bool = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence.database import absence
-from droveway.persistence.nova import api
+from droveway.persistence.nova import api, namesakes
 from droveway.persistence.nova.cell import ComputeNode, Instance, Migration, Service
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
@@ -109,7 +109,8 @@ def host_states(
     ``up_hosts`` are the hosts whose workers are registered. ``ineligible`` maps a cell to its hosts that may take no
     server, each with the reason. ``groups`` are the server groups whose members are looked for; None means all groups.
     Raises SQLAlchemy's DBAPIError when the database of the ``home`` cell does not answer. The hosts of another cell
-    that does not answer are in the list, with ``cell_away`` set.
+    that does not answer are in the list, with ``cell_away`` set. A host whose name stands in several cells, whether it
+    is mapped there or not, may take no server.
     """
     aggregates = _aggregates(api_session)
     members = _group_members(api_session, groups)
@@ -117,6 +118,7 @@ def host_states(
     for row in api_session.execute(_MAPPED):
         mapped[row.name][row.host] = bool(row.disabled)
     found: list[HostState] = []
+    places: list[tuple[str, str]] = []
     for cell, session in sorted(cell_sessions.items()):
         try:
             living, moving = _members(session, members)
@@ -125,7 +127,9 @@ def host_states(
             if cell == home or absence(error) is None:
                 raise
             found += _unreached(api_session, cell, mapped[cell], members)
+            places += ((cell, host) for host in mapped[cell])
             continue
+        places += ((cell, str(node.host)) for node in nodes)
         for node in nodes:
             if node.host not in mapped[cell]:
                 continue
@@ -149,6 +153,8 @@ def host_states(
                     moving=moving.get(host, {}),
                 )
             )
+    twice = namesakes.several(places)
+    found = [replace(each, ineligible=twice[each.host]) if each.host in twice else each for each in found]
     return sorted(found, key=lambda state: (state.host, state.cell))
 
 

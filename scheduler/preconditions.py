@@ -82,6 +82,7 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((8,), server.without_a_task, _ALL),
     Rule((9,), server.was_launched, _ON_A_HOST),
     Rule((10,), server.is_on_a_host, _ON_A_HOST),
+    Rule((), server.hosts_are_of_one_cell, _ALL),
     Rule((11,), server.source_is_up, _ON_A_HOST),
     Rule((12,), server.target_is_another_host, _MIGRATE),
     Rule((13,), server.target_is_in_its_cell, (*_RESIZE_OR_MIGRATE, *_UNSHELVE)),

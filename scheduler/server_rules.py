@@ -170,6 +170,12 @@ def is_on_a_host(facts: Facts) -> str | None:
     )
 
 
+def hosts_are_of_one_cell(facts: Facts) -> str | None:
+    """Require that the name of the server's host, and of a host that is named, stands in one cell only."""
+    named = (facts.server.host or "", facts.target.name if facts.target is not None else "")
+    return next((facts.namesakes[name] for name in named if name in facts.namesakes), None)
+
+
 def source_is_up(facts: Facts) -> str | None:
     """Require that the worker of the server's host is up; the host may be disabled."""
     server = facts.server

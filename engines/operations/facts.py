@@ -17,7 +17,7 @@ from droveway.errors import Refused, StepError
 from droveway.persistence.database import Database, DatabaseUnusable
 from droveway.persistence.journal import cells_down, debts
 from droveway.persistence.journal.tables import Move
-from droveway.persistence.nova import catalog, copies, server_features
+from droveway.persistence.nova import catalog, copies, namesakes, server_features
 from droveway.printable import SHORT
 from droveway.scheduler.facts import SHELVE, UNSHELVE, Facts
 
@@ -53,6 +53,8 @@ def _bars_moves_between_cells(site: Site) -> str:
 def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     cells = catalog.answering(site.known_cells)
     away = frozenset(site.known_cells) - cells.keys()
+    hosts = catalog.hosts(site.api, cells)
+    unread = [(each, host) for each in away for host in catalog.hosts_of(site.api, each)]
     server = catalog.find_server(site.api, site.known_cells, name)
     with site.journal.read() as session:
         open_move = session.scalar(sa.select(Move.id).where(Move.active_server == server.id))
@@ -74,7 +76,8 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
         may_use=new is None or catalog.may_use(site.api, new, server.project),
         source=source,
         target=target,
-        up=frozenset(host.name for host in catalog.hosts(site.api, cells)) - site.away(),
+        up=frozenset(each.name for each in hosts) - site.away(),
+        namesakes=namesakes.of_hosts(hosts, unread),
         open_move=open_move[:SHORT] if open_move else None,
         holds_allocation=source is not None and source.node in held,
         holds_anything=bool(held),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence.journal import debts
-from droveway.persistence.nova import catalog
+from droveway.persistence.nova import catalog, namesakes
 from droveway.persistence.nova.cell import Service
 from droveway.scheduler.requests import DISABLED_TRAIT
 
@@ -17,7 +17,8 @@ from droveway.scheduler.requests import DISABLED_TRAIT
 def set_enabled(site: Site, name: str, *, enabled: bool, reason: str | None) -> None:
     """Enable or disable the host's service and its provider, as Nova does; safe to repeat.
 
-    A host that is enabled is no longer declared down.  Raises `droveway.errors.NotFound` for an unknown host.
+    A host that is enabled is no longer declared down.  Raises `droveway.errors.NotFound` for an unknown host,
+    and Refused for a name that hosts of several cells have.
     """
     _set(site, name, enabled=enabled, reason=reason, forced_down=False if enabled else None)
 
@@ -36,6 +37,7 @@ def forget(site: Site, name: str) -> list[int]:
 
     Raises `droveway.errors.Refused` while the host may be up.
     """
+    _require_one(site, name)
     site.require_away(name)
     if not catalog.find_host(site.api, site.known_cells, name).forced_down:
         raise Refused(
@@ -46,7 +48,15 @@ def forget(site: Site, name: str) -> list[int]:
         return [debt.id for debt in debts.write_off(session, name, who=getpass.getuser())]
 
 
+def _require_one(site: Site, name: str) -> None:
+    """Raise `droveway.errors.Refused` where hosts of several cells have this name."""
+    found = namesakes.of_hosts(catalog.hosts(site.api, catalog.answering(site.known_cells)))
+    if name in found:
+        raise Refused(found[name])
+
+
 def _set(site: Site, name: str, *, enabled: bool, reason: str | None, forced_down: bool | None) -> None:
+    _require_one(site, name)
     host = catalog.find_host(site.api, site.known_cells, name)
     with site.cell_databases[host.cell].write() as session:
         service = session.scalars(

@@ -266,6 +266,39 @@ def test_a_cell_that_is_away_is_left_out(lab: Stage) -> None:
         assert "host2: its affinity group is on cell3/host5 (ServerGroupAffinityFilter)" in said
 
 
+@contextlib.contextmanager
+def namesake(lab: Stage, host: str, cell: str) -> Iterator[None]:
+    """The lab where another cell has a host of this name too, which Nova maps to its first cell alone."""
+    with contextlib.ExitStack() as stack:
+        for table in ("services", "compute_nodes"):
+            path = lab.root / "cells" / f"{cell}.sqlite"
+            with contextlib.closing(sqlite3.connect(lab.root / "cells" / "cell1.sqlite")) as rows:
+                row = rows.execute(f"SELECT * FROM {table} WHERE host = '{host}'")
+                values = dict(zip((each[0] for each in row.description), row.fetchone(), strict=True))
+            values |= {"id": 99, "uuid": f"twin-of-{host}"} | ({"service_id": 99} if table == "compute_nodes" else {})
+            named = ", ".join("NULL" if each is None else repr(each) for each in values.values())
+            insert = f"INSERT INTO {table} ({', '.join(values)}) VALUES ({named})"
+            stack.enter_context(changed(path, insert, f"DELETE FROM {table} WHERE id = 99"))
+        yield
+
+
+def test_a_host_whose_name_stands_in_two_cells_takes_and_gives_no_server(lab: Stage) -> None:
+    """Commands go to a worker by its host's name alone, so they might reach the other machine."""
+    with namesake(lab, "host1", "cell2"):
+        for words in (("move", "plan", "web"), ("server", "migrate", "web"), ("server", "shelve", "web")):
+            said = lab.refused(*words)
+            assert "host host1 stands in cell cell1 and cell cell2, and commands go to a worker by its host's" in said
+            assert "openstack compute service delete" in said
+        assert "host host1 stands in cell cell1 and cell cell2" in lab.refused("host", "disable", "host1")
+    with namesake(lab, "host2", "cell2"):
+        found = plan(lab, "web")
+        assert goes_to(found)[0] == "cell2"
+        assert left_out(found)["host2"].startswith("host host2 stands in cell cell1 and cell cell2, and commands go")
+        said = lab.refused("server", "migrate", "web", "--host", "host2")
+        assert "host host2 stands in cell cell1 and cell cell2" in said
+    assert goes_to(plan(lab, "web"))[0] == "cell1"
+
+
 def test_a_server_that_cannot_leave_keeps_its_cell(lab: Stage) -> None:
     """An address of nova-network stands in its own cell alone; rows of it are in the way in another."""
     server = lab.id_of("idle")
