@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,22 @@ def disks(lab: Stage) -> list[Path]:
     return found
 
 
+def become(lab: Stage, vm_state: str) -> None:
+    """Nova's delete that can be taken back, or its restore, leaves the server in this state without a task."""
+    with lab.lab.cell_databases["cell1"].write() as session:
+        session.execute(sa.update(Instance).values(vm_state=vm_state, task_state=None))
+
+
+def deletes(lab: Stage, step: str) -> Callable[[str, str, str, str], None]:
+    """The user deletes the server right after this step of its move."""
+
+    def meet(_move: str, at: str, direction: str, phase: str) -> None:
+        if (at, direction, phase) == (step, "execute", "after"):
+            become(lab, "soft-delete")
+
+    return meet
+
+
 @pytest.mark.parametrize(
     ("step", "end", "code"),
     [
@@ -57,15 +73,10 @@ def disks(lab: Stage) -> list[Path]:
 def test_a_server_that_can_be_restored_keeps_its_disk_and_its_rows(
     lab: Stage, step: str, *, end: bool, code: int
 ) -> None:
-    def meet(_move: str, at: str, direction: str, phase: str) -> None:
-        if (at, direction, phase) == (step, "execute", "after"):
-            with lab.lab.cell_databases["cell1"].write() as session:
-                session.execute(sa.update(Instance).values(vm_state="soft-delete", task_state=None))
-
     server = lab.id_of("web")
     if end:
         lab.cli("server", "migrate", "web", "--host", "host2")
-    with lab.running(meet):
+    with lab.running(deletes(lab, step)):
         asked = ("confirm", "web") if end else ("migrate", "web", "--host", "host2")
         lab.cli("server", *asked, code=code)
     with lab.lab.cell_databases["cell1"].read() as session:
@@ -76,3 +87,30 @@ def test_a_server_that_can_be_restored_keeps_its_disk_and_its_rows(
     move = lab.move("web")
     assert move.state in ("needs-operator", "failed", "done"), move.error
     assert lab.json("move", "show", move.id)["next"]
+
+
+@pytest.mark.parametrize(
+    ("step", "state", "host"),
+    [
+        ("claim", "failed", "host1"),
+        ("set_aside", "failed", "host1"),
+        ("copy_disks", "failed", "host1"),
+        ("switch_records", "verifying", "host2"),
+        ("start_guest", "verifying", "host2"),
+        ("save_request_spec", "verifying", "host2"),
+    ],
+)
+def test_once_the_server_is_restored_one_command_lets_its_move_go_on(
+    lab: Stage, step: str, state: str, host: str
+) -> None:
+    """The move is undone where it had begun to be undone; past that the server waits on its new host."""
+    with lab.running(deletes(lab, step)):
+        lab.cli("server", "migrate", "web", "--host", "host2", code=4)
+    move = lab.move("web").id
+    assert f"droveway move retry {move[:8]}" in lab.json("move", "show", move)["next"]
+    become(lab, "active")
+    lab.cli("move", "retry", move, code=3 if state == "failed" else 0)
+    assert (lab.move("web").state, lab.server("web").host) == (state, host)
+    assert lab.standing("web").runs == [host]
+    assert [path for path in disks(lab) if path.is_relative_to(lab.root / "hosts" / host)]
+    lab.assert_balanced()
