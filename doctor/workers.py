@@ -34,12 +34,13 @@ def check(examined: Examined) -> Iterator[Finding]:
         known = {examined.host: None} if examined.host else _known(examined)
     except DrovewayError:
         return
-    findings = []
+    findings, any_up = [], False
     # A host cannot read the journal, so there the epoch of its worker is not checked.
     most = None if examined.host else _given(examined)
     for host in sorted(known):
         registered = examined.session.get(worker_path(host))
         if registered is not None:
+            any_up = True
             findings.append(_registered(host, registered[0], most))
         elif known[host] is not None:
             findings.append(Finding(FINE, host, f"host {host} is declared down: {known[host]}"))
@@ -47,7 +48,7 @@ def check(examined: Examined) -> Iterator[Finding]:
             findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
     pinned = examined.conf.upgrade_levels.worker
     # A host sees its own worker alone, and a worker that was not heard may be of an older release.
-    all_heard = not examined.host and findings and all(each.code in _HEARD for each in findings)
+    all_heard = not examined.host and any_up and all(each.code in _HEARD for each in findings)
     if pinned is not None and pinned < LEVEL and all_heard:
         detail = f"[upgrade_levels] worker is {pinned}, this release speaks {LEVEL}, and no worker lacks anything"
         findings.append(Finding("level-pinned", "upgrade_levels", detail))

@@ -15,7 +15,7 @@ from support.servers.certificates import Authority
 
 from droveway.cli.commands import doctor, worker
 from droveway.cli.registry import COMMANDS
-from droveway.clients.zookeeper import connect_embedded, embedded_store, worker_path
+from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.conf import services, settings
 from droveway.doctor import certificate, configuration, host, run, workers
 from droveway.doctor import services as look
@@ -233,6 +233,14 @@ CAN = sorted(f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *que
 UP, LACKS = CAN, CAN[1:]
 
 
+def register(session: Coordination, host: str, actions: list[str]) -> None:
+    """A worker of this release registers itself."""
+    up = commands.Registration(
+        host=host, version=metadata.version("droveway"), hypervisor="sandbox", actions=actions, address=""
+    )
+    session.create(worker_path(host), codec.encode(up))
+
+
 @pytest.mark.parametrize(
     ("heard", "own", "told"),
     [
@@ -257,10 +265,24 @@ def test_a_pin_counts_as_needless_once_every_worker_was_heard(
     session = connect_embedded(embedded_store())
     for name, actions in heard.items():
         if actions is not None:
-            up = commands.Registration(
-                host=name, version=metadata.version("droveway"), hypervisor="sandbox", actions=actions, address=""
-            )
-            session.create(worker_path(name), codec.encode(up))
+            register(session, name, actions)
     found = workers.check(Examined(conf, Installation(conf), session, host=own))
     assert ("level-pinned" in {each.code for each in found}) == told
+    session.close()
+
+
+@pytest.mark.parametrize("up", [[], ["host1"]], ids=["every host is declared down", "one host has a worker"])
+def test_a_pin_counts_as_needless_only_by_workers_that_were_heard(
+    conf: cfg.ConfigOpts, monkeypatch: pytest.MonkeyPatch, up: list[str]
+) -> None:
+    """A host that is declared down has no worker whose level could speak for or against the pin."""
+    conf.set_override("worker", LEVEL - 1, "upgrade_levels")
+    monkeypatch.setattr(workers, "_known", lambda _examined: {"host2": "burnt"} | dict.fromkeys(up))
+    monkeypatch.setattr(workers, "_given", lambda _examined: None)
+    session = connect_embedded(embedded_store())
+    for name in up:
+        register(session, name, CAN)
+    found = {each.code: each.detail for each in workers.check(Examined(conf, Installation(conf), session))}
+    assert ("level-pinned" in found) == bool(up)
+    assert up or found[FINE] == "host host2 is declared down: burnt"
     session.close()
