@@ -35,6 +35,11 @@ def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = F
     rows that the server is reverted already, or that a revert has begun.
     """
     kind = kinds.of(flow.kind)
+    if not kinds.of(move.kind).leads_to_wait:
+        raise Refused(
+            f"move {move.id[:SHORT]} of {move.server_name} is {move.state}, and a move of kind {move.kind} is never "
+            f"{kind.past}, since it ends without a wait: droveway move show {move.id[:SHORT]} tells what can be done"
+        )
     require(move, {State.VERIFYING}, kind.past)
     if move.delete_requested and not (kind.asked_for_by_deletes or shown):
         raise Refused(_going(move, kind.past))
@@ -54,9 +59,13 @@ def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> 
     if state not in _CANCELLABLE:
         require(move, _CANCELLABLE, "cancelled")
     if move.step in past_no_return:
-        raise Refused(
-            f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: "
+        then = (
             f"wait, and if it then is {State.VERIFYING}, droveway move revert {move.id[:SHORT]}"
+            if kinds.of(move.kind).leads_to_wait
+            else f"droveway move show {move.id[:SHORT]} tells how"
+        )
+        raise Refused(
+            f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: {then}"
         )
     if state is State.QUEUED and move.state == State.QUEUED:
         moves.forgo_flow(session, move)

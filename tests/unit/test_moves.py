@@ -32,9 +32,9 @@ def journal(tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-def submit(journal: Database, server: str = "11111111-1111-4111-8111-111111111111") -> Move:
+def submit(journal: Database, server: str = "11111111-1111-4111-8111-111111111111", *, kind: str = "migrate") -> Move:
     request = Request(
-        kind="migrate", server=server, server_name="web", cell="cell1", host="host1", old_flavor="s", new_flavor="s"
+        kind=kind, server=server, server_name="web", cell="cell1", host="host1", old_flavor="s", new_flavor="s"
     )
     with journal.write() as session:
         return moves.submit(session, request, FORWARD)
@@ -124,6 +124,31 @@ def test_confirm_needs_a_move_that_verifies(journal: Database) -> None:
     move = submit(journal)
     with pytest.raises(Refused, match="only a move that is verifying can be confirmed"), journal.write() as session:
         requests.end_wait(session, moves.get(session, move.id), CONFIRM)
+
+
+@pytest.mark.parametrize("state", [State.RUNNING, State.NEEDS_OPERATOR, State.FAILED])
+@pytest.mark.parametrize("kind", ["shelve", "unshelve", "cross_cell_unshelve"])
+def test_a_move_that_never_waits_is_not_said_to_be_confirmed_or_reverted_later(
+    journal: Database, kind: str, state: State
+) -> None:
+    """Nobody waits in vain for it to be verifying, such as when the host of an unshelve is down."""
+    move = set_state(journal, submit(journal, kind=kind), *dict.fromkeys((State.RUNNING, state)))
+    for flow, past in ((REVERT, "reverted"), (CONFIRM, "confirmed")):
+        with pytest.raises(Refused) as refused, journal.write() as session:
+            requests.end_wait(session, moves.get(session, move.id), flow)
+        assert str(refused.value) == (
+            f"move {move.id[:8]} of web is {state}, and a move of kind {kind} is never {past}, since it ends without a "
+            f"wait: droveway move show {move.id[:8]} tells what can be done"
+        )
+
+
+def test_no_cancel_promises_a_revert_of_a_move_that_never_waits(journal: Database) -> None:
+    move = set_state(journal, submit(journal, kind="unshelve"), State.RUNNING)
+    with journal.write() as session:
+        moves.get(session, move.id).step = "start_guest"
+    with pytest.raises(Refused, match="past its point of no return") as refused, journal.write() as session:
+        requests.cancel(session, moves.get(session, move.id), frozenset({"start_guest"}))
+    assert str(refused.value).endswith(f"so it can only go on: droveway move show {move.id[:8]} tells how")
 
 
 def test_two_confirms_file_one_flow(journal: Database) -> None:
