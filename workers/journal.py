@@ -51,6 +51,10 @@ _MODE: Final = 0o600
 _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 """SQLite's codes for a file system without room; SQLITE_IOERR is what it says when its -shm file cannot grow."""
 
+_NO_ROOM: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""SQLite's extended codes that mean nothing else but that the file system has no room."""
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
 LOG = logging.getLogger(__name__)
 
 
@@ -64,7 +68,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkerJournal:
-    """The journal of one host's worker; opening raises `droveway.errors.Refused` when the file is damaged."""
+    """The journal of one host's worker; opening raises `droveway.errors.Refused` when the file cannot be used."""
 
     def __init__(self, path: Path, host: str) -> None:
         self.path = path
@@ -72,9 +76,12 @@ class WorkerJournal:
         self._lock = threading.RLock()
         self._thrift = threading.local()
         self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
-        if not path.exists():
-            self._make()
-        self._db = self._open()
+        try:
+            if not path.exists():
+                self._make()
+            self._db = self._open()
+        except sqlite3.Error as error:
+            raise self._unusable(error) from None
         self.keep_room()
 
     def close(self) -> None:
@@ -273,23 +280,33 @@ class WorkerJournal:
     def _open(self) -> sqlite3.Connection:
         self.path.chmod(_MODE)  # earlier releases let everybody read it; SQLite's other files copy its permissions
         db = sqlite3.connect(self.path, check_same_thread=False, timeout=10.0)
-        why = self._fault(db)
-        if why:
+        try:
+            if why := self._fault(db):
+                raise self._damaged(why)
+            db.execute("PRAGMA journal_mode = WAL")
+        except (sqlite3.Error, Refused):
             db.close()
-            raise self._damaged(why)
-        db.execute("PRAGMA journal_mode = WAL")
+            raise
         return db
 
     def _fault(self, db: sqlite3.Connection) -> str:
-        """Return what is wrong with the file; empty when all is well."""
-        try:
-            facts = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
-            if facts != [APPLICATION, VERSION]:
-                return "it is no worker journal of this version"
-            found = str(db.execute("PRAGMA quick_check").fetchone()[0])
-        except sqlite3.DatabaseError as error:
-            return str(error)
+        """Return what is wrong with the file's content; empty when all is well."""
+        facts = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+        if facts != [APPLICATION, VERSION]:
+            return "it is no worker journal of this version"
+        found = str(db.execute("PRAGMA quick_check").fetchone()[0])
         return "" if found == "ok" else found.splitlines()[0]
+
+    def _unusable(self, error: sqlite3.Error) -> Refused:
+        """Return the error to raise: only a file whose content is damaged may be moved away."""
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF in _DAMAGED:
+            return self._damaged(str(error))
+        why = "its file system has no room: make room there" if code in _NO_ROOM else f"{error}: mend that"
+        return Refused(
+            f"the journal {self.path} of the worker of host {self.host} cannot be used, since {why}, leave the file "
+            "where it is, and start the worker again"
+        )
 
     def _damaged(self, why: str) -> Refused:
         return Refused(
