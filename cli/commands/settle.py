@@ -44,8 +44,8 @@ class Settle(OfMove):
         parser.add_argument(
             "--cell",
             metavar="CELL",
-            help="the database that was put back from a copy: that of this cell, or api, placement or cinder; what the "
-            "move had left there is written into it again",
+            help="the database that was put back from a copy: that of this cell (name or id), or api, placement or "
+            "cinder; what the move had left there is written into it again",
         )
         parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=_AS_HELP)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")

@@ -36,7 +36,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
-from droveway.persistence.nova import actions, cell, devices, objects, servers, swap_devices, usage
+from droveway.persistence.nova import actions, catalog, cell, devices, objects, servers, swap_devices, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
 from droveway.printable import SHORT
@@ -111,6 +111,7 @@ class _Case:
 def settle(site: Site, coordination: Coordination, name: str, where: str, *, who: str, reason: str) -> list[str]:
     """Write into the database ``where`` what the move left there, and return what differed; empty if nothing did.
 
+    ``where`` is a cell's name or id, or the word for one of the other databases.
     Raises `droveway.errors.Refused` in these cases: a conductor may have the move; ``where`` is none of its databases;
     somebody else is at work on the server; the hosts do not show what the rows should say.  Raises too as
     `droveway.engines.conductor.incarnation.require` does.
@@ -119,7 +120,7 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         raise Refused("settling a cell needs a reason: say with --reason which copy was put back")
     with site.journal.read() as session:
         move = moves.find(session, name)
-        short = move.id[:SHORT]
+        short, where = move.id[:SHORT], _named(site, move, where)
         _require_known(session, move, where)
         found = left.of(session, move)
         if where == PLACEMENT and found.returning is not None:
@@ -225,6 +226,16 @@ def _fenced(case: _Case, epoch: int) -> Iterator[None]:
         if case.left.rests:
             for each in sorted(case.cells):
                 cells.drop_fence(each, server, epoch)
+
+
+def _named(site: Site, move: Move, where: str) -> str:
+    """Return the name of the cell if ``where`` is a cell's id, else ``where``.
+
+    The API database, which may be away, is not asked for what the move itself names.
+    """
+    if where in (API, PLACEMENT, CINDER, move.source_cell, move.dest_cell):
+        return where
+    return next((each.name for each in catalog.cells_of(site.api) if each.id == where), where)
 
 
 def _require_known(session: orm.Session, move: Move, where: str) -> None:

@@ -253,6 +253,17 @@ def test_nothing_is_written_while_the_hosts_show_something_else(lab: Stage) -> N
     assert rows(lab) == old
 
 
+def test_a_cell_is_settled_by_its_id_too(lab: Stage) -> None:
+    """By which other commands take it; the history has its name."""
+    kept = copy(lab, "cells/cell1.sqlite")
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    left, move = rows(lab), lab.move("web").id
+    put_back(lab, kept)
+    lab.cli("move", "settle", move, "--cell", lab.json("cell", "show", "cell1")["id"], "--reason", "a copy")
+    assert rows(lab) == left
+    assert (lab.history(move)[-1].result or {})["settled"] == "cell1"
+
+
 def test_the_request_spec_in_the_api_database_is_written_too(lab: Stage) -> None:
     kept = copy(lab, "api.sqlite")
     lab.cli("server", "resize", "web", "--flavor", "large")
