@@ -5,6 +5,7 @@ The choice asks no service and no database, and has nothing random in it: the sa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -17,6 +18,9 @@ from droveway.scheduler.weighers import weights
 
 PLACEMENT: Final = "Placement"
 """The filter of a host that passed every other one and that Placement did not offer."""
+
+MOST_STORED: Final = 100
+"""How many of the hosts that were turned down are stored with a move, or with a plan, each with its reason."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,17 @@ class Selection:
         return replace(self, rejected=self.rejected | told)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return JSON of ``chosen`` (cell, host, node, provider, request) and ``rejected`` (filter, reason)."""
-        return asdict(self)
+        """Return JSON of ``chosen`` (cell, host, node, provider, request) and ``rejected`` (filter, reason).
+
+        Of the hosts that were turned down it has the first `MOST_STORED`.  ``more`` counts the others by their filter.
+        """
+        told = list(self.rejected.items())
+        found = {
+            "chosen": [asdict(each) for each in self.chosen],
+            "rejected": {host: asdict(why) for host, why in told[:MOST_STORED]},
+        }
+        more = Counter(why.filter for _host, why in told[MOST_STORED:])
+        return found | ({"more": dict(more)} if more else {})
 
 
 def _no_offer(request: MoveRequest, host: HostState) -> str:

@@ -41,7 +41,12 @@ def order(choice: Mapping[str, Any]) -> str:
 
 def rejected(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the hosts that were turned down at the choice, as records of `left_out`."""
-    return [{"host": host, "attempt": None, **why} for host, why in choice["rejected"].items()]
+    told = [{"host": host, "attempt": None, **why} for host, why in choice["rejected"].items()]
+    more = choice.get("more", {}).items()
+    return told + [
+        {"host": None, "attempt": None, "filter": name, "reason": f"{count} more hosts", "count": count}
+        for name, count in more
+    ]
 
 
 def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
@@ -49,6 +54,7 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
 
     A host that was never tried has None as its attempt, and the name of the filter that turned it down. A host that was
     tried and failed by its own fault has the number of the attempt, and the error's code in the place of a filter.
+    Hosts that the journal only counts have one record for each filter, without a host and with their ``count``.
     """
     found: list[dict[str, Any]] = []
     chosen: list[dict[str, Any]] = []
@@ -73,12 +79,12 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
 
 def named(hosts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for each host, those that were tried above the others; at most `_MOST_NAMED` hosts are named."""
-    ordered = sorted(hosts, key=lambda each: each["attempt"] is None)
+    ordered = sorted((each for each in hosts if each["host"] is not None), key=lambda each: each["attempt"] is None)
     lines = [
         f"not {each['host']}: {each['reason']} ({each['filter']})"
         if each["attempt"] is None
         else f"{each['host']} failed: {each['reason']}"
         for each in ordered
     ]
-    more = len(lines) - _MOST_NAMED
-    return [*lines[:_MOST_NAMED], f"and {more} more"] if more > 0 else lines
+    more = len(lines[_MOST_NAMED:]) + sum(each.get("count", 0) for each in hosts)
+    return [*lines[:_MOST_NAMED], f"and {more} more"] if more else lines

@@ -29,7 +29,7 @@ from droveway.scheduler import candidates, preconditions
 from droveway.scheduler.facts import Facts
 from droveway.scheduler.hosts import HostState, host_states
 from droveway.scheduler.requests import MoveRequest, place, rules
-from droveway.scheduler.select import Selection
+from droveway.scheduler.select import MOST_STORED, Selection
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,10 @@ def _keep_seconds(site: Site, spec: MoveSpec, source: str) -> int:
 
 
 def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> str:
-    """Store a plan so that `--from-plan` can name it, and return its id."""
+    """Store a plan so that `--from-plan` can name it, and return its id.
+
+    Of its checks, the last of which say of each host why it is left out, the first `MOST_STORED` are stored.
+    """
     plan = str(uuid.uuid4())
     facts = feasibility.facts
     inputs = {
@@ -201,10 +204,9 @@ def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> st
         "source": facts.server.host,
         "destinations": feasibility.places,
     }
+    kept = body | {"inputs": inputs, "checks": body["checks"][:MOST_STORED]}
     with site.journal.write() as session:
-        session.add(
-            Plan(id=plan, server=facts.server.id, body=body | {"inputs": inputs}, created_at=database_time(session))
-        )
+        session.add(Plan(id=plan, server=facts.server.id, body=kept, created_at=database_time(session)))
     return plan
 
 

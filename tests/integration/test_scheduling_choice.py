@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, faults_cleared, stage
 
+from droveway.engines.operations import submit
+from droveway.persistence.journal.tables import Plan
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance
 
@@ -239,3 +241,18 @@ def test_a_soft_group_weighs_and_does_not_bind(lab: Stage, server: str, option: 
     with configured(lab, max_attempts=5, **{option: -100}):
         found = goes_to(plan(lab, server))
         assert (found[-1] if with_group else found[0]) == "host2"
+
+
+def test_a_plan_tells_of_each_host_and_stores_what_a_move_needs_of_it(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large cloud a stored plan would otherwise be as long as the list of its hosts."""
+    whole = plan(lab, "picky")["checks"]
+    assert len(left_out(plan(lab, "picky"))) > 1
+    monkeypatch.setattr(submit, "MOST_STORED", len(whole) - 1)
+    made = plan(lab, "picky")
+    assert made["checks"] == whole
+    with lab.lab.journal.read() as session:
+        (stored,) = (each for each in session.query(Plan) if each.id.startswith(made["id"]))
+    assert stored.body["checks"] == whole[:-1]
+    lab.cli("move", "create", "picky", "--from-plan", made["id"])

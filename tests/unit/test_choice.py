@@ -58,6 +58,19 @@ def test_of_very_many_hosts_people_read_some() -> None:
     assert (lines[0], len(lines), lines[-1]) == ("host3, then host4", 10, "and 92 more")
 
 
+def test_hosts_that_the_journal_only_counts_are_counted_for_people_and_named_by_their_filter_for_programs() -> None:
+    counted = CHOSEN | {"more": {"ComputeFilter": 20, "Placement": 3}}
+    assert choice.Choice(counted).human_readable().split("\n")[1:] == [
+        "not host1: the server is on it (IgnoreHosts)",
+        "and 23 more",
+    ]
+    found = choice.left_out([step("choose_destinations", result=counted)])  # type: ignore[list-item]
+    assert found[1:] == [
+        {"host": None, "attempt": None, "filter": "ComputeFilter", "reason": "20 more hosts", "count": 20},
+        {"host": None, "attempt": None, "filter": "Placement", "reason": "3 more hosts", "count": 3},
+    ]
+
+
 @pytest.mark.parametrize(("number", "kind"), [(0, Facts), (1, choice.Choice)])
 def test_only_the_choice_itself_is_laid_out(number: int, kind: type) -> None:
     shown = choice.outcome(STEPS[number], STEPS[number].result)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import Rejection, rejection
 from droveway.scheduler.hosts import HostState, host_states
 from droveway.scheduler.requests import MoveRequest, ServerGroup, amounts, query
-from droveway.scheduler.select import Selection, select
+from droveway.scheduler.select import MOST_STORED, Selection, select
 
 ZONE_AGGREGATE = "88888888-8888-4888-8888-888888888888"
 
@@ -244,6 +244,27 @@ def test_a_selection_is_plain_json() -> None:
         }
     ]
     assert as_dict["rejected"] == {"host1": {"filter": "IgnoreHosts", "reason": "the server is on it"}}
+
+
+def test_what_a_move_stores_of_a_choice_does_not_grow_with_the_cloud() -> None:
+    """The first hosts that were turned down are named, and the others counted by the filter."""
+    few, many = (
+        select(
+            request(),
+            [offer("host2")],
+            [state("host2"), *(state(f"on{number:04}") for number in range(count))]
+            + [state(f"off{number:04}", up=False) for number in range(count)],
+        )
+        for count in (MOST_STORED // 2, 2500)
+    )
+    assert (len(many.rejected), len(many.as_dict()["rejected"])) == (5000, MOST_STORED)
+    assert many.as_dict()["more"] == {"ComputeFilter": 2500 - MOST_STORED, "Placement": 2500}
+    assert few.as_dict()["rejected"] == {
+        host: {"filter": why.filter, "reason": why.reason} for host, why in few.rejected.items()
+    }
+    assert "more" not in few.as_dict()
+    sizes = [len(json.dumps(each.as_dict())) for each in (few, many)]
+    assert sizes[1] < 2 * sizes[0]
 
 
 @given(st.permutations(range(2, 7)), st.permutations(range(2, 7)), st.lists(st.integers(0, 3), min_size=5, max_size=5))
