@@ -81,7 +81,9 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "conflict": Explanation(
         "Somebody else changed the same row first: a compare-and-swap found other values than it expected.",
         "The change was not made. A command ended with 2; a step was undone or tried again.",
-        "Look again with droveway move show MOVE, then ask again if it is still wanted.",
+        "Look again with droveway move show MOVE, then ask again if it is still wanted. If vm_state is soft-delete, a "
+        "user has deleted the server so that it can be restored: openstack server set --state active SERVER, then "
+        "droveway move retry MOVE.",
     ),
     "illegal-transition": Explanation(
         "A state change was asked for that the table of legal transitions does not hold.",

@@ -43,7 +43,7 @@ def disks(lab: Stage) -> list[Path]:
 
 
 def become(lab: Stage, vm_state: str) -> None:
-    """Nova's delete that can be taken back, or its restore, leaves the server in this state without a task."""
+    """Nova's delete that can be taken back, or a reset of the state, leaves the server so and without a task."""
     with lab.lab.cell_databases["cell1"].write() as session:
         session.execute(sa.update(Instance).values(vm_state=vm_state, task_state=None))
 
@@ -100,10 +100,13 @@ def test_a_server_that_can_be_restored_keeps_its_disk_and_its_rows(
         ("save_request_spec", "verifying", "host2"),
     ],
 )
-def test_once_the_server_is_restored_one_command_lets_its_move_go_on(
+def test_once_the_servers_state_is_reset_one_command_lets_its_move_go_on(
     lab: Stage, step: str, state: str, host: str
 ) -> None:
-    """The move is undone where it had begun to be undone; past that the server waits on its new host."""
+    """The move is undone where it had begun to be undone; past that the server waits on its new host.
+
+    The server's state is reset: Nova's own restore would start the guest, which it cannot without its disks.
+    """
     with lab.running(deletes(lab, step)):
         lab.cli("server", "migrate", "web", "--host", "host2", code=4)
     move = lab.move("web").id
