@@ -43,7 +43,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
     kept = flavors(site, server)
     old = kept.get("old", kept["cur"])
     away, destination = site.away(), move.dest_host or move.source_host
-    source_gone = is_gone(site, move.source_host, away)
+    source_gone = is_gone(site, move.source_host, away, cell=move.source_cell)
     return EndFacts(
         move=move.id[:SHORT],
         server=server,
@@ -56,16 +56,16 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         source_gone=source_gone,
         elsewhere=_why_not_elsewhere(site, move, away) if source_gone else None,
         destination_up=destination not in away,
-        destination_gone=is_gone(site, destination, away),
+        destination_gone=is_gone(site, destination, away, cell=move.dest_cell or move.source_cell),
         old=old,
         current=kept["cur"],
         quota_usages=quota_usages(site, server, catalog.answering(site.known_cells)) if old != kept["cur"] else (),
     )
 
 
-def is_gone(site: Parts, host: str, away: Collection[str]) -> bool:
-    """Tell whether a person declared the host down, and its worker is among those that are ``away``."""
-    return host in away and _is_declared_down(site, host)
+def is_gone(site: Parts, host: str, away: Collection[str], *, cell: str) -> bool:
+    """Tell whether a person declared the host of this cell down, and its worker is among those that are ``away``."""
+    return host in away and _is_declared_down(site, host, cell)
 
 
 def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | None:
@@ -104,12 +104,14 @@ def _unreached(session: orm.Session, move_id: str) -> set[str]:
     return {host for host, when in tried.items() if host not in workers or workers[host].started_at <= when}
 
 
-def _is_declared_down(site: Parts, host: str) -> bool:
+def _is_declared_down(site: Parts, host: str, cell: str) -> bool:
     with site.journal.read() as session:
         gone = cells_down.find(session)
-    if any(host in catalog.hosts_of(site.api, cell) for cell in gone):
+    if cell in gone and host in catalog.hosts_of(site.api, cell):
         return True
-    return catalog.find_host(site.api, site.known_cells, host).forced_down
+    found = catalog.find_host(site.api, site.known_cells, host, cell=cell)
+    # A host of the same name in another cell says nothing of this one.
+    return found.cell == cell and found.forced_down
 
 
 def quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:

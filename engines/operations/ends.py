@@ -61,7 +61,9 @@ def barred(site: Parts, move: Move) -> dict[str, str]:
 
 def goes_elsewhere(site: Parts, move: Move) -> bool:
     """Tell whether a revert brings the server to another host of the source's cell: the source is declared down."""
-    return kinds.of(move.kind).crosses_cells and end_facts.is_gone(site, move.source_host, site.away())
+    return kinds.of(move.kind).crosses_cells and end_facts.is_gone(
+        site, move.source_host, site.away(), cell=move.source_cell
+    )
 
 
 def lost_its_target(site: Parts, move: Move, kind: str) -> bool:

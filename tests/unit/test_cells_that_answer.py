@@ -89,9 +89,9 @@ def test_only_who_needs_a_cell_is_told_that_it_is_away(site: Installation) -> No
 
 
 def test_whether_a_host_is_declared_down_is_known_while_another_cell_is_away(site: Installation) -> None:
-    assert not end_facts.is_gone(site, "host1", {"host1"})
+    assert not end_facts.is_gone(site, "host1", {"host1"}, cell="cell1")
     with pytest.raises(DatabaseAway):
-        end_facts.is_gone(site, "host2", {"host2"})
+        end_facts.is_gone(site, "host2", {"host2"}, cell="cell2")
 
 
 def owe(site: Installation, **columns: str | None) -> None:

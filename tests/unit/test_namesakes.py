@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from droveway.conf import settings
 from droveway.doctor import databases
 from droveway.doctor.findings import Examined, Level
-from droveway.engines.operations import hosts
+from droveway.engines.operations import ends, hosts
 from droveway.engines.site.installation import Installation
 from droveway.errors import Refused
 from droveway.lab import topology
@@ -17,8 +18,10 @@ from droveway.lab.cloud import Cell, Host
 from droveway.lab.serve_settings import map_cell
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate
+from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import base as nova_base
 from droveway.persistence.nova import namesakes
+from droveway.persistence.nova.cell import Service
 
 
 def installation(path: Path, *, away: bool) -> Installation:
@@ -63,6 +66,20 @@ def test_no_command_changes_a_host_whose_name_stands_in_two_cells(tmp_path: Path
     ):
         with pytest.raises(Refused, match="host host1 stands in cell cell1 and cell cell2"):
             change()
+    site.close()
+
+
+@pytest.mark.parametrize("away", [False, True], ids=["both cells answer", "the source's cell is away"])
+def test_only_the_host_of_the_moves_cell_counts_as_declared_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, away: bool
+) -> None:
+    """Else the guest might be started elsewhere, since somebody made sure that another machine is off."""
+    site = installation(tmp_path, away=away)
+    monkeypatch.setattr(site, "away", lambda: frozenset({"host1"}))
+    with site.known_cells["cell1"].write() as session:
+        session.execute(sa.update(Service).where(Service.host == "host1").values(forced_down=True))
+    moves = {cell: Move(kind="cross_cell_migrate", source_cell=cell, source_host="host1") for cell in site.known_cells}
+    assert {cell: ends.goes_elsewhere(site, move) for cell, move in moves.items()} == {"cell1": True, "cell2": False}
     site.close()
 
 
