@@ -337,7 +337,9 @@ def clear_tombstone(journal: Database, coordination: Coordination, move_id: str,
 def next_epoch(connection: sa.Connection) -> int:
     """Return the next number of the journal's only sequence of epochs.
 
-    A claim takes one, and so does the command that settles a move in a conductor's stead (`operations.settling`).
+    A claim takes one, and so does the command that settles a move in a conductor's stead (`operations.settling`).  The
+    counter stays locked until the transaction ends.  It is locked before the move's claim, so that no two transactions
+    wait for each other.
     """
     if connection.execute(_COUNT).rowcount == 0:
         connection.execute(sa.insert(Counter), {"name": EPOCH, "value": 1})

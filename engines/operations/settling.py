@@ -49,8 +49,11 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     if not reason.strip():
         raise Refused(NO_REASON)
     found = moves.find(session, name)
-    # The claim is locked first, as in every fenced transaction.  Either a conductor's claim is seen here, or the
-    # conductor waits until this transaction has ended.
+    # `fencing.claim` takes an epoch before it locks the claim.  In another order here, the two could wait for each
+    # other, and the database server would break one of them off.
+    epoch = fencing.next_epoch(session.connection())
+    # The claim is locked before the move, as in every fenced transaction.  Either a conductor's claim is seen here, or
+    # the conductor waits until this transaction has ended.
     claim = session.scalar(sa.select(Claim).where(Claim.move_id == found.id).with_for_update())
     move = moves.get(session, found.id, lock=True)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
@@ -65,7 +68,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
         if at.direction == "execute":
             _require_no_reader(session, move, step)
         declare_done(session, move.flow_uuid or "", at)
-    _fence(session, claim, who)
+    _fence(session, claim, epoch, who)
     now = database_time(session)
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
     requests.go_on(session, move, SETTLED, f"{who} settled it as {said[SETTLED]}: {reason}")
@@ -195,10 +198,10 @@ def _require_no_reader(session: orm.Session, move: Move, step: str) -> None:
         )
 
 
-def _fence(session: orm.Session, claim: Claim | None, who: str) -> None:
+def _fence(session: orm.Session, claim: Claim | None, epoch: int, who: str) -> None:
     """Take the claim, so that the claim's earlier owner can write nothing any more."""
     if claim is not None:
-        claim.epoch = fencing.next_epoch(session.connection())
+        claim.epoch = epoch
         claim.owner = f"{OPERATOR}{who}"
         claim.released_at = database_time(session)
         claim.unclean = 0

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 from typing import Any
@@ -23,12 +24,14 @@ from support.servers import mariadb_server, postgres_server
 from support.servers.proxy import running_proxy
 
 from droveway.engines.conductor import fencing
+from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused
 from droveway.flows import registry
 from droveway.persistence import database
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import debts, migrate, moves, past_moves
-from droveway.persistence.journal.tables import Claim, JournalBase, Move, MoveStep
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, Counter, JournalBase, Move, MoveStep
 
 CONDUCTORS = 8
 
@@ -298,6 +301,47 @@ def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:
             else:
                 with pytest.raises(Fenced):
                     fencing.check(session, move, epoch)
+
+
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"], indirect=True)
+def test_a_settlement_takes_its_epoch_before_the_claim_as_a_conductor_does(journal: Database) -> None:
+    """Each would wait for the other's row otherwise, until the server breaks one of them off."""
+    move = parked(journal, "claim")
+    waits = threading.Event()
+
+    def see(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith(f"UPDATE {Counter.__tablename__}"):
+            waits.set()
+
+    def settle() -> None:
+        with journal.write() as session:
+            settling.settle(session, move, "claim", done=False, who="ann", reason="it was looked at")
+
+    with futures.ThreadPoolExecutor() as pool:
+        with journal.begin() as conductor:
+            epoch = fencing.next_epoch(conductor)
+            sa.event.listen(journal.engine, "before_cursor_execute", see)
+            settled = pool.submit(settle)
+            assert waits.wait(60)
+            conductor.execute(sa.select(Claim.epoch).where(Claim.move_id == move).with_for_update())
+        settled.result(timeout=60)
+    with journal.read() as session:
+        assert session.scalar(sa.select(Claim.epoch).where(Claim.move_id == move)) == epoch + 1
+
+
+def parked(journal: Database, step: str) -> str:
+    """A move that rests at this step, and whose claim was given back."""
+    move = submit(journal, "web")
+    fencing.release(journal, move, fencing.claim(journal, move, "me"))
+    with journal.write() as session:
+        row = moves.get(session, move)
+        moves.change_state(session, row, State.RUNNING)
+        flow = row.flow_uuid
+        run = MoveStep(move_id=move, flow_uuid=flow, flow=row.kind, step=step, direction="execute")
+        run.started_at = database_time(session)
+        session.add(run)
+        moves.park(session, move, "internal", "it failed")
+    return move
 
 
 def test_past_moves_are_read_newest_first_with_the_runs_that_are_asked_for(journal: Database) -> None:
