@@ -126,7 +126,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
     with overtaken(move):
         epoch = fencing.claim(
-            site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize, seen=seen(move, claim)
+            site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize, seen=seen(move, claim)
         )
     try:
         with (
@@ -146,6 +146,10 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
                 )
             )
             moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
+            # The claim is not released: this tells conductors to clear up after the end, and to remove commands to
+            # hosts.  They leave a young claim alone while its owner's name begins with `OPERATOR`, since a command is
+            # at work.  That command has done its work now, so the name becomes another one.
+            session.execute(sa.update(Claim).where(Claim.move_id == move.id).values(owner=f"left by {who}"))
     except Fenced:
         raise Refused(f"somebody took move {move.id[:SHORT]} over meanwhile: ask again when it rests") from None
     except Exception:
@@ -155,9 +159,6 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         if rests:
             fencing.release(site.journal, move.id, epoch)
         raise
-    # The claim is not released: this tells conductors to clear up after the end, and to remove commands to hosts.
-    # Conductors leave a young claim alone if its owner's name begins with `OPERATOR`, since a command is still at work
-    # and releases it.  So this claim's owner has another name.
     return move
 
 

@@ -16,7 +16,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import debts, kinds, moves
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import ENDED, State
-from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveStep
 from droveway.printable import SHORT
 
 Filing = Callable[[orm.Session, Move], None]
@@ -30,9 +30,9 @@ _GOING_ON: Final = _CANCELLABLE | {State.CONFIRMING, State.REVERTING, State.DELE
 def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
     """File a confirm or revert flow.
 
-    Raises `droveway.errors.Refused` when the move does not wait for confirm or revert, and for a revert when somebody
-    asked for a delete of the server.  With ``shown`` the revert is filed all the same: the caller has seen in Nova's
-    rows that the server is reverted already, or that a revert has begun.
+    Raises `droveway.errors.Refused` when the move does not wait for confirm or revert, while a person's command settles
+    it, and for a revert when somebody asked for a delete of the server.  With ``shown`` the revert is filed all the
+    same: the caller has seen in Nova's rows that the server is reverted already, or that a revert has begun.
     """
     kind = kinds.of(flow.kind)
     if not kinds.of(move.kind).leads_to_wait:
@@ -41,6 +41,7 @@ def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = F
             f"{kind.past}, since it ends without a wait: droveway move show {move.id[:SHORT]} tells what can be done"
         )
     require(move, {State.VERIFYING}, kind.past)
+    _require_left_alone(session, move, kind.past)
     if move.delete_requested and not (kind.asked_for_by_deletes or shown):
         raise Refused(_going(move, kind.past))
     moves.begin_flow(session, move, flow)
@@ -101,11 +102,13 @@ def recheck_waits(session: orm.Session) -> None:
 
 
 def retry(session: orm.Session, move: Move) -> None:
-    """Let the parked step run again; raise `droveway.errors.Refused` unless the move is needs-operator.
+    """Let the parked step run again.
 
-    The command that the step sends gets a new key, so that an old answer is not taken for the new one.
+    Raises `droveway.errors.Refused` unless the move is needs-operator, and while a person's command settles it.  The
+    command that the step sends gets a new key, so that an old answer is not taken for the new one.
     """
     require(move, {State.NEEDS_OPERATOR}, "retried")
+    _require_left_alone(session, move, "retried")
     go_on(session, move, "retried", "entered again by move retry")
 
 
@@ -163,6 +166,28 @@ def _going(move: Move, verb: str) -> str:
         f"move {move.id[:SHORT]} cannot be {verb}, since its server {move.server_name} is being deleted, which goes "
         f"forward only: droveway move show {move.id[:SHORT]} tells how it stands"
     )
+
+
+def _require_left_alone(session: orm.Session, move: Move, verb: str) -> None:
+    """Raise `droveway.errors.Refused` while a person's command holds the move's claim and may be at work.
+
+    The command writes the server's rows as those of a move that rests.  A flow that began meanwhile would find them so.
+    The caller has locked the move, and a command that claims the move compares its state under the same lock.  So the
+    claim is seen here, or the command sees that the move goes on.
+    """
+    at_work = sa.select(Claim.owner).where(
+        Claim.move_id == move.id,
+        Claim.released_at.is_(None),
+        Claim.owner.startswith(OPERATOR),
+        Claim.claimed_at >= database_time(session) - moves.OPERATOR_WRITES,
+    )
+    owner = session.scalar(at_work)
+    if owner is not None:
+        minutes = int(moves.OPERATOR_WRITES.total_seconds()) // 60
+        raise Refused(
+            f"move {move.id[:SHORT]} cannot be {verb} while a command of {owner} settles it: ask again when that "
+            f"command has ended, or, if it died, {minutes} minutes after it began"
+        )
 
 
 def _effective(move: Move) -> State:

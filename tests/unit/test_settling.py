@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,8 @@ from droveway.flows.graph import Graph
 from droveway.flows.steps.hosts import copying, host
 from droveway.persistence.database import SqliteDialect, database_time
 from droveway.persistence.journal import kinds, moves, requests
-from droveway.persistence.journal.tables import Claim, Move, MoveStep
+from droveway.persistence.journal.moves import FlowRef
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveStep
 from droveway.wire.values import Direction
 
 LOST = [StepError("the shelf fell over") for _ in range(1000)]
@@ -273,6 +275,61 @@ def test_an_end_of_which_nobody_heard_keeps_the_claim(
         node = rig.session().get(epoch_path(move))
         assert node is not None
         assert node[0] == TOMBSTONE
+
+
+def leave(rig: Rig, monkeypatch: pytest.MonkeyPatch, move: str, step: str, meanwhile: Callable[[], object]) -> None:
+    """Leave the move as it is; ``meanwhile`` runs once the move is claimed for that, before its end is written."""
+    site: Any = SimpleNamespace(
+        journal=rig.journal, conf=SimpleNamespace(conductor=SimpleNamespace(step_deadline=60.0))
+    )
+    with monkeypatch.context() as patched:
+        patched.setattr(settling, "_close_records", lambda *_facts: meanwhile())
+        settling.leave(site, move, step, who="ann", reason="nobody mends it")
+
+
+def retry(rig: Rig, move: str) -> None:
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+
+
+def test_a_move_is_not_retried_while_a_command_leaves_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its step would run over rows that the command has closed."""
+    move = parked(rig, "x finish")
+
+    def meanwhile() -> None:
+        with pytest.raises(Refused, match="while a command of operator ann settles it"):
+            retry(rig, move)
+
+    leave(rig, monkeypatch, move, "finish", meanwhile)
+    assert rig.move(move).state == "cancelled"
+
+
+def test_a_waiting_move_stays_with_the_command_that_leaves_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No confirm or revert begins meanwhile, and no conductor takes the command's claim for that of a dead one."""
+    move = rig.submit()
+    assert go_on(rig, move) == "verifying"
+
+    def meanwhile() -> None:
+        for kind in (kinds.CONFIRM, kinds.REVERT):
+            with rig.journal.write() as session, pytest.raises(Refused, match="while a command of operator ann"):
+                requests.end_wait(session, moves.get(session, move, lock=True), FlowRef(kind.name, 1, ""))
+        with rig.journal.read() as session:
+            assert moves.unreleased_flows(session) == []
+
+    leave(rig, monkeypatch, move, settling.LAST, meanwhile)
+    assert rig.move(move).state == "cancelled"
+    with rig.journal.read() as session:
+        assert [left.id for left, _flow in moves.unreleased_flows(session)] == [move]
+
+
+def test_a_move_is_retried_once_the_command_that_left_it_counts_as_dead(rig: Rig) -> None:
+    move = parked(rig, "x finish")
+    fencing.claim(rig.journal, move, f"{OPERATOR}ann")
+    with rig.journal.write() as session:
+        began = database_time(session) - moves.OPERATOR_WRITES - dt.timedelta(seconds=1)
+        session.execute(sa.update(Claim).values(claimed_at=began))
+    retry(rig, move)
+    assert go_on(rig, move) == "verifying"
 
 
 def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
