@@ -143,7 +143,7 @@ def act(
         if due and _has_reached(waiting.asked, waiting.deadline):
             return _end_wait(waiting, "revert")
     checks: list[PolicyAction] = [CheckHealth(waiting.move)] if _has_reached(now - CHECK_EVERY, waiting.asked) else []
-    return [*checks, *_wait(waiting, waiting.refused)]
+    return [*checks, *_wait(waiting, waiting.refused or _unanswered(waiting, now))]
 
 
 def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: bool) -> dt.datetime | None:
@@ -169,12 +169,25 @@ _HOST: Final = "the worker of host "
 
 
 def is_for_host(why: str) -> bool:
-    """Tell whether this reason for a wait (`Waiting.waits_for`) is a host whose worker is away."""
+    """Tell whether this reason for a wait (`Waiting.waits_for`) is a host whose worker is away or does not answer."""
     return why.startswith(_HOST)
 
 
 def _away(host: str, what: str) -> str:
     return f"{_HOST}{host} is away, and {what}: start it"
+
+
+def _unanswered(waiting: Waiting, now: dt.datetime) -> str | None:
+    """Say that the destination is late with its answer; None while an answer may still come in time.
+
+    No answer is late before the deadline, nor for a moment after it: until then nothing is held up.
+    """
+    if not _is_due(waiting, now) or not _has_reached(now - FRESH, waiting.deadline):
+        return None
+    return (
+        f"{_HOST}{waiting.destination} has not said since the deadline whether the guest is healthy: it is asked "
+        "again, and its log tells more"
+    )
 
 
 def _dead(waiting: Waiting, *, source_gone: bool) -> str:
