@@ -12,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+from collections.abc import Container
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,7 @@ from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Fenced
 from droveway.flows.before import Before, before, shows_disks
 from droveway.outages import Outage
-from droveway.persistence.database import Database, database_time
+from droveway.persistence.database import Database, absence, database_time
 from droveway.persistence.journal import debts, freezes, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import COLLECTOR, Debt, Move, MoveStep
@@ -145,9 +146,7 @@ class Collector:
                     with _context_of(owed[0]):
                         self._pay_cells(self._cells, move, owed)
             up = self._channel.workers()
-            able = debts.in_order(
-                due, lambda debt: self._may_ask(debt) and debt.details.get(debts.AFTER) in {None, "", *up}
-            )
+            able = debts.in_order(due, lambda debt: self._may_ask(debt) and self._may_be_paid(debt, up))
             for (move, host), owed in able.items():
                 if host in up and not self._wakeup.is_set() and not self._is_frozen(move):
                     with _context_of(owed[0]):
@@ -160,6 +159,27 @@ class Collector:
     def _may_ask(self, debt: Debt) -> bool:
         """Tell whether operators allow the debt's action, and whether no attempt to pay it failed a moment ago."""
         return time.monotonic() >= self._tried.get(debt.id, 0.0) and SINCE.get(debt.action, 1) <= self._level
+
+    def _may_be_paid(self, debt: Debt, up: Container[str]) -> bool:
+        """Tell whether the other host that is to show a copy is up; one of a deleted server is not asked."""
+        other = debt.details.get(debts.AFTER)
+        if not other or other in up:
+            return True
+        if debt.host not in up:
+            return False
+        with self._journal.read() as session:
+            move = moves.get(session, debt.move_id)
+        try:
+            return self._is_deleted(move)
+        except Exception as error:
+            # A cell that is away keeps nobody from paying what is owed for servers of other cells.
+            if absence(error) is None:
+                raise
+            return False
+
+    def _is_deleted(self, move: Move) -> bool:
+        """Tell whether the rows show that the server was deleted: then no copy of it is the last one."""
+        return self._find_home is not None and self._find_home(move).shown_deleted
 
     def _payable(self, of_cells: list[Debt]) -> list[tuple[str, list[Debt]]]:
         now = time.monotonic()
@@ -224,7 +244,7 @@ class Collector:
         owed, fenced = msgspec.convert(debt.details, type=Owed), _fence_of(debt)
         with self._journal.read() as session:
             move = moves.get(session, debt.move_id)
-            record = before(move) if owed.after else None
+            record = before(move) if owed.after and not self._is_deleted(move) else None
         log_context.name_server(move.server)
         why = self._why_void(move, debt, owed)
         if why:

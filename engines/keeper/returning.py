@@ -46,7 +46,9 @@ class Home:
     host: str
     """Empty when it is on no host."""
     gone: bool
-    """Whether it was deleted."""
+    """Whether it was deleted, or has no row."""
+    shown_deleted: bool = False
+    """Whether its row is there and says that it was deleted.  A row may be missing since a database was put back."""
 
 
 FindHome = Callable[["Move"], Home]
@@ -60,7 +62,9 @@ def homes(api: Database, cells: Cells) -> FindHome:
         cell = mappings.home_cell(api, move.server, move.source_cell, move.dest_cell)
         with cells.database(cell).read() as session:
             row = session.execute(_ROW, {"server": move.server}).first()
-        return Home("", gone=True) if row is None else Home(row.host or "", gone=bool(row.deleted))
+        if row is None:
+            return Home("", gone=True)
+        return Home(row.host or "", gone=bool(row.deleted), shown_deleted=bool(row.deleted))
 
     return find
 

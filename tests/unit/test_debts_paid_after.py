@@ -17,9 +17,13 @@ from support.rows.moving_rows import DESTINATION, FLOW, MIB, MOVE, NOW, SOURCE, 
 from droveway.clients.zookeeper import worker_path
 from droveway.engines.conductor import incarnation
 from droveway.engines.conductor.owed import Owed
+from droveway.engines.keeper import returning
 from droveway.engines.keeper.debts import Collector
+from droveway.engines.keeper.returning import FindHome
 from droveway.persistence.journal import debts
 from droveway.persistence.journal.tables import Claim, Debt, MoveFlow
+from droveway.persistence.nova.base import CellBase
+from droveway.persistence.nova.cell import Instance
 from droveway.wire import codec, commands
 from droveway.wire.commands import GuestState
 from droveway.wire.values import ACTION_VERSION
@@ -47,10 +51,13 @@ class Owing:
             told = msgspec.to_builtins(owed)
             debts.owe(session, move_id=MOVE, host=host, action=action, details=told, waits=True)
 
-    def paid(self, shown: GuestState, *, other: str) -> bool:
-        """Let the other host show this, and the collector look once; tell whether the debt was paid."""
-        self.hosts.say(other, "describe_guest", msgspec.structs.replace(shown, definition=""))
-        Collector(self.hosts, self.moving.journal, every=1.0).round()  # type: ignore[arg-type]
+    def paid(self, shown: GuestState | None, *, other: str, find_home: FindHome | None = None) -> bool:
+        """Let the other host show this (None: it is away), and the collector look once; tell whether it was paid."""
+        if shown is None:
+            self.hosts.stop(other)
+        else:
+            self.hosts.say(other, "describe_guest", msgspec.structs.replace(shown, definition=""))
+        Collector(self.hosts, self.moving.journal, every=1.0, find_home=find_home).round()  # type: ignore[arg-type]
         with self.moving.journal.read() as session:
             return session.scalars(sa.select(Debt.settled_at)).one() is not None
 
@@ -91,3 +98,22 @@ def test_a_destination_deletes_its_copy_once_the_source_shows_the_disks_in_use_o
 ) -> None:
     owing.owe(DESTINATION, "copy_disks", "revert", SOURCE, {})
     assert owing.paid(shown, other=SOURCE)
+
+
+@pytest.mark.parametrize("shown", [guest(), None], ids=["without its disks", "away"])
+@pytest.mark.parametrize(
+    ("deleted", "paid"), [(1, True), (0, False), (None, False)], ids=["deleted", "alive", "without a row"]
+)
+def test_the_copy_of_a_server_whose_rows_show_its_delete_waits_for_no_other_host(
+    owing: Owing, shown: GuestState | None, *, deleted: int | None, paid: bool
+) -> None:
+    """No host will ever show the disks of a deleted server.  A missing row may be that of a database put back."""
+    with owing.moving.cell.write() as session:
+        session.execute(sa.update(Instance).values(deleted=deleted or 0))
+        for table in reversed(CellBase.metadata.sorted_tables) if deleted is None else ():
+            session.execute(table.delete())
+    owing.owe(DESTINATION, "copy_disks", "revert", SOURCE, {})
+    # The move is within one cell, so the API database is not asked.
+    find_home = returning.homes(owing.moving.journal, owing.moving.cells)
+    assert owing.paid(shown, other=SOURCE, find_home=find_home) is paid
+    assert ("copy_disks" in [each.action for each in owing.hosts.asked]) is paid
