@@ -216,6 +216,8 @@ class DebtRow:
     """Whether its date passed long ago."""
     cell: str = ""
     """The cell that owes it; empty where a host does."""
+    after: str = ""
+    """The host that first has to show its own copy of the server's disks; empty where none has to."""
 
     @property
     def owner(self) -> str:

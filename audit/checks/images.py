@@ -42,12 +42,17 @@ def _of_a_move(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
         kept = move.keep_image and standing.phase is Phase.VERIFYING
         if kept or standing.phase is Phase.MOVING:
             return
+    if any(debt.move == image.move and debt.after and not debt.written_off for debt in snapshot.debts):
+        # It is kept until that host has shown its copy: until then it may be the only whole one.
+        return
+    needed = None if standing is None else _may_be_needed(snapshot, standing, image)
     made = f"the move {image.move[:SHORT]}" if image.move else "a move"
     yield Finding(
         Kind.IMAGE,
         image.id,
-        f"the image {image.name} ({image.id}) was made by {made}, which does not use it any more",
-        f"openstack image delete {image.id}",
+        f"the image {image.name} ({image.id}) was made by {made}, which does not use it any more"
+        + (f", but it may hold the last disks of {standing.name}: {needed[0]}" if standing and needed else ""),
+        needed[1] if needed else f"openstack image delete {image.id}",
         server=move.server if move is not None else "",
         move=image.move,
     )
@@ -62,16 +67,8 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
     elif standing.offloaded and not snapshot.has_image(standing):
         # The shelved server lacks the image that its row should name, and this image may be that one.
         return
-    elif standing.placed and standing.host in snapshot.down:
-        # The image may be the only copy while the server's host is declared down.
-        why = f"is not shelved, but its host {standing.host} is declared down"
-        mend = f"droveway host show {standing.host}"
-    elif any(True for _ in disks.missing(snapshot, standing)):
-        why = "is not shelved, but lacks its disks"
-        mend = f"droveway server show {standing.server}, then restore its root disk from the image {image.id}"
-    elif standing.placed and standing.host not in snapshot.seen_hosts:
-        why = f"is not shelved, but nobody could look whether its disks are on {standing.host}"
-        mend = f"droveway host show {standing.host}"
+    elif needed := _may_be_needed(snapshot, standing, image):
+        why, mend = f"is not shelved, but {needed[0]}", needed[1]
     else:
         why = "is shelved, but does not use this image" if standing.offloaded else "is not shelved"
         mend = f"openstack image delete {image.id}"
@@ -84,6 +81,23 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
         server=image.server,
         move=standing.move_id if standing is not None else "",
     )
+
+
+def _may_be_needed(snapshot: Snapshot, standing: Standing, image: ImageView) -> tuple[str, str] | None:
+    """Say why the image may be the only whole copy of the server's root disk, and what to do; None when it is not."""
+    if standing.placed and standing.host in snapshot.down:
+        return f"its host {standing.host} is declared down", f"droveway host show {standing.host}"
+    if any(True for _ in disks.missing(snapshot, standing)):
+        return (
+            "its disks are missing",
+            f"droveway server show {standing.server}, then restore its root disk from the image {image.id}",
+        )
+    if standing.placed and standing.host not in snapshot.seen_hosts:
+        return (
+            f"nobody could look whether its disks are on {standing.host}",
+            f"droveway host show {standing.host}",
+        )
+    return None
 
 
 def _not_whole(snapshot: Snapshot, standing: Standing) -> Finding:

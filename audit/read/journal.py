@@ -11,7 +11,7 @@ from sqlalchemy import orm
 from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import transfers
-from droveway.persistence.journal.debts import PURGE, WRITTEN_OFF
+from droveway.persistence.journal.debts import AFTER, PURGE, WRITTEN_OFF
 from droveway.persistence.journal.kinds import KINDS
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveAttempt, MoveFlow, MoveStep
@@ -172,6 +172,7 @@ def debts(session: orm.Session) -> tuple[DebtRow, ...]:
             written_off=forgotten,
             kept=row.action == PURGE,
             overdue=row.not_before is not None and row.not_before < long_ago,
+            after=row.details.get(AFTER) or "",
         )
         for row, forgotten in rows
         if row.settled_at is None or forgotten

@@ -5,6 +5,7 @@ An image's id is derived from move, alternate and disk: a repeated step makes no
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,10 +17,14 @@ from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import images
 from droveway.flows.steps.hosts.command import has_disks
-from droveway.persistence.journal import transfers
+from droveway.flows.steps.rows import is_deleted
+from droveway.persistence.journal import debts, transfers
+from droveway.persistence.journal.moves import LEFT
 from droveway.persistence.journal.tables import Move
 from droveway.printable import SHORT
 from droveway.wire.values import SWAP
+
+LOG = logging.getLogger(__name__)
 
 _DISK: Final = "droveway_disk"
 
@@ -119,17 +124,43 @@ class DeleteImages(Step):
 
 
 class DeleteKeptImages(Step):
-    """Deletes the images that the move kept: the server's disks are whole on the host that it stays on."""
+    """Deletes the images that the move kept, if the server's disks are whole on the host that it stays on."""
 
     does = "delete the images that the move kept"
     no_undo = "past the point of no return"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Delete the images; a move that keeps none has nothing to delete."""
-        gone = delete(ctx, kept(ctx.move))
+        """Delete the images, or name those that stay with the reason; a move that keeps none has nothing to delete."""
+        images_kept = kept(ctx.move)
+        if images_kept and (why := _unproved(ctx)):
+            LOG.warning("Move %s leaves its images %s: %s", ctx.move.id[:SHORT], ", ".join(images_kept), why)
+            return {"kept": images_kept, "why": why}
+        gone = delete(ctx, images_kept)
         return {"images": gone} if gone else {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Delete the images too where Nova has ended the move: Nova does not know them."""
         return outcome.noted(**self.perform(ctx))
+
+
+def _unproved(ctx: Context) -> str:
+    """Say why the images may hold the server's only whole disks; empty when a host has shown them, or nobody needs any.
+
+    A host may be declared down, or be away when Nova has ended the move.  The flow goes on without it, and leaves the
+    other copy until that host has shown its own.
+    """
+    if is_deleted(ctx):
+        return ""
+    with ctx.run.journal.read() as session:
+        hosts = debts.unproved(session, ctx.move.id)
+    if hosts:
+        return f"host {' and '.join(hosts)} has not shown yet that its copy of the server is whole"
+    left = [
+        str(run.result[LEFT])
+        for run in ctx.run.step_runs()
+        if run.result is not None
+        and LEFT in run.result
+        and (run.flow_uuid, run.direction) == (ctx.run.flow_uuid, "execute")
+    ]
+    return f"this flow could not clear up: {left[0]}" if left else ""

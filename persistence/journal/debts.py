@@ -166,6 +166,12 @@ def of_copies(session: orm.Session, move_id: str) -> list[Debt]:
     return list(session.scalars(_OF_COPIES, {"move": move_id}))
 
 
+def unproved(session: orm.Session, move_id: str) -> list[str]:
+    """Name the hosts that have to report a whole copy of the disks before what is owed for the move is settled."""
+    owed = session.scalars(sa.select(Debt).where(Debt.move_id == move_id, Debt.settled_at.is_(None)))
+    return sorted({str(debt.details[AFTER]) for debt in owed if debt.details.get(AFTER)})
+
+
 def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:
     """Make the debt of the host for this step of the flow void; return whether there is one.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from support.rows.audit_books import (
@@ -21,7 +21,7 @@ from support.rows.audit_books import (
 )
 
 from droveway.audit import Finding, Snapshot, judge
-from droveway.audit.records import BlockDevice, FlowRow, ImageView, MoveRow, Node, PortView
+from droveway.audit.records import BlockDevice, DebtRow, FlowRow, ImageView, MoveRow, Node, PortView
 from droveway.persistence.journal.states import State
 
 IMAGE = "44444444-4444-4444-8444-444444444444"
@@ -241,6 +241,27 @@ def test_it_is_not_to_be_deleted_where_the_server_lacks_its_disks() -> None:
 def test_it_is_not_to_be_deleted_where_nobody_could_look() -> None:
     (found,) = findings(at_home(hosts=EMPTY_HOSTS[1:], stores=EMPTY_STORES[1:]), "image")
     assert found.mend == "droveway host show source"
+
+
+# The image that a move of the server made, and kept.
+
+OF_THE_MOVE: Final = replace(WHOLE, server="", move=ENDED)
+WAITS: Final = DebtRow(id=1, host="dest", move=ENDED, action="discard_destination", after="third")
+
+
+def test_the_image_of_a_move_is_no_finding_while_a_copy_waits_for_proof() -> None:
+    (found,) = findings(at_home(images=(OF_THE_MOVE,)), "image")
+    assert found.mend == f"openstack image delete {IMAGE}"
+    assert findings(at_home(images=(OF_THE_MOVE,), debts=(WAITS,)), "image") == []
+    for other in (replace(WAITS, after=""), replace(WAITS, written_off=True)):
+        assert len(findings(at_home(images=(OF_THE_MOVE,), debts=(other,)), "image")) == 1
+
+
+def test_the_image_of_a_move_is_not_to_be_deleted_where_its_server_lacks_its_disks() -> None:
+    lost = (store("source"), store("dest"), store("third"))
+    (found,) = findings(at_home(images=(OF_THE_MOVE,), stores=lost), "image")
+    assert found.mend == f"droveway server show {SERVER}, then restore its root disk from the image {IMAGE}"
+    assert found.detail.endswith("but it may hold the last disks of web: its disks are missing")
 
 
 def test_the_image_of_a_server_that_does_not_exist() -> None:
