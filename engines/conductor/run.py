@@ -365,21 +365,18 @@ class MoveRun:
             direction=direction,
             after=after,
         )
+        told = msgspec.to_builtins(owed)
         with self.write() as session:
-            debts.owe(
-                session,
-                move_id=self.move_id,
-                host=host,
-                action=action,
-                details=msgspec.to_builtins(owed),
-                waits=bool(after),
-            )
+            debts.owe(session, move_id=self.move_id, host=host, action=action, details=told, waits=bool(after))
         story.tell_debt(self.move_id, f"host {host}", action, step, direction)
 
     def void(self, step: str, *, host: str) -> bool:
         """Make the host's debt of this flow's step void; True if there was one: the host never carried the step out."""
         with self.write() as session:
-            return debts.void(session, move_id=self.move_id, host=host, flow=self.flow_uuid, step=step)
+            found, anew = debts.void(session, move_id=self.move_id, host=host, flow=self.flow_uuid, step=step)
+        if anew:
+            story.tell_void(self.move_id, f"host {host}", step)
+        return found
 
     def declared_down(self, host: str) -> bool:
         """Tell whether a person declared the host down, and its worker is still away."""

@@ -138,6 +138,16 @@ def tell_paid(move_id: str, debtor: str, action: str, step: str, direction: str)
     LOG.info("Move %s: %s has paid what it owed: %s", move_id[:SHORT], debtor, _owed(action, step, direction))
 
 
+def tell_void(move_id: str, debtor: str, step: str) -> None:
+    """Tell that a host no longer owes a step that it never carried out, since the step is undone."""
+    LOG.info(
+        "Move %s: %s no longer owes step %s: it never carried that out, and the step is undone",
+        move_id[:SHORT],
+        debtor,
+        step,
+    )
+
+
 def _owed(action: str, step: str, direction: str) -> str:
     return f"the undo of step {step}" if direction == "revert" else f"{action} of step {step}"
 

@@ -172,10 +172,11 @@ def unproved(session: orm.Session, move_id: str) -> list[str]:
     return sorted({str(debt.details[AFTER]) for debt in owed if debt.details.get(AFTER)})
 
 
-def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:
-    """Make the debt of the host for this step of the flow void; return whether there is one.
+def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> tuple[bool, bool]:
+    """Make the debt of the host for this step of the flow void.
 
-    A host that owes a step has never carried it out.  A repeated call returns the same answer.
+    Return whether there is one, and whether this call has made it void.  A host that owes a step has never carried it
+    out.
     """
     owed = session.scalars(sa.select(Debt).where(Debt.move_id == move_id, Debt.host == host).with_for_update())
     found = [
@@ -186,10 +187,10 @@ def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str)
         and debt.not_before is None
         and (debt.settled_at is None or VOID in debt.details)
     ]
-    for debt in found:
-        if debt.settled_at is None:
-            end_void(session, debt, "the flow that owed it was undone")
-    return bool(found)
+    stood = [debt for debt in found if debt.settled_at is None]
+    for debt in stood:
+        end_void(session, debt, "the flow that owed it was undone")
+    return bool(found), bool(stood)
 
 
 def end_void(session: orm.Session, debt: Debt, why: str) -> None:
