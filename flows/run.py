@@ -32,6 +32,9 @@ UNREACHABLE: Final = "host-unreachable"
 DECLARED_DOWN: Final = "declared-down"
 """The code of the StepError for a host that is declared down and whose worker is away."""
 
+OWED: Final = {"owed": True}
+"""The result of a step, or of an undo, that a host or a cell owes."""
+
 QUERY_SECONDS: Final = 60.0
 """How long a host may take for an action that moves no disks."""
 
@@ -64,6 +67,8 @@ class Ends(NamedTuple):
     """The error with which the step fails; None where the flow goes on without the step."""
     parks: bool = False
     """Whether the move parks with that error, so that a person has to see to it."""
+    owed: bool = False
+    """Whether the cell owes the step that the flow goes on without."""
 
 
 class OtherGraph(NamedTuple):
@@ -292,6 +297,8 @@ class Context:
     """In an undo: what the step's execute returned, or None when it never stored a result."""
     must_go_on: bool = False
     """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
+    owed: list[tuple[str, Direction]] = dataclasses.field(default_factory=list)
+    """What hosts owe of the step since this run of it: each action with its direction."""
 
     def command(
         self,
@@ -326,16 +333,18 @@ class Context:
         after: str = "",
     ) -> None:
         """Let a host owe an action of this step as `Run.owe` does; ``direction``: if it is not the step's own."""
+        way = direction or self.direction
         self.run.owe(
             self.step,
             host=host,
             action=action,
             details=details,
             deadline=deadline,
-            direction=direction or self.direction,
+            direction=way,
             entered=self.direction,
             after=after,
         )
+        self.owed.append((action, way))
 
     @functools.cached_property
     def observed(self) -> Observed | None:

@@ -30,7 +30,7 @@ from droveway.errors import (
     StepError,
 )
 from droveway.flows import evacuation, outcome
-from droveway.flows.run import Context
+from droveway.flows.run import OWED, Context
 from droveway.persistence.database import WriteFailed, absence, without_sql
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Evacuation
@@ -224,11 +224,12 @@ class Step:
             return dict(PASSED_ON)
         if self.no_undo or outcome.is_reached(ctx) or ctx.run.went_back(ctx.step):
             return None
+        result = None
         try:
             if not self._undo_evacuated(ctx, self._evacuated_at_first(ctx)):
                 ctx.run.require_rows_agree(ctx)
                 self._mark_again(ctx)
-                return self.undo(ctx)
+                result = self.undo(ctx)
         except ServerDeleted:
             # A server without rows has nothing that could be brought back to it.
             ctx.run.note_deleted()
@@ -236,7 +237,8 @@ class Step:
             # Nova may have evacuated the server while the undo ran.
             if not self._undo_evacuated(ctx, self._evacuated(ctx)):
                 raise
-        return None
+        # An undo that its host owes is not done.  What else is owed meanwhile is no part of the undo.
+        return dict(OWED) if (self.action_name(), "revert") in ctx.owed else result
 
     def _undo_evacuated(self, ctx: Context, why: str) -> bool:
         """Undo the step of a server that Nova has evacuated, as ``why`` says; return False where ``why`` is empty."""
@@ -325,7 +327,7 @@ def guarded(
                 # claim enters the step again.
                 ends = _heed_outage(run, name, direction) or leave(run, name, error)
                 if ends.failure is None:
-                    return cast("T", None)
+                    return cast("T", dict(OWED) if ends.owed else None)
                 failure = ends.failure
                 if ends.parks:
                     _park(run, name, direction, failure)

@@ -11,6 +11,7 @@ from droveway.cli.view.columns import Pieces
 DONE: Final = "✓"
 FAILED: Final = "✗"
 RUNNING: Final = "▸"
+OWED: Final = "·"
 _WAITING: Final = "?"
 _GREEN: Final = "32"
 _YELLOW: Final = "33"

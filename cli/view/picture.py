@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli.view import rate
 from droveway.cli.view.columns import part, size, span
-from droveway.cli.view.marks import DONE, FAILED, RUNNING
+from droveway.cli.view.marks import DONE, FAILED, OWED, RUNNING
 from droveway.cli.view.rate import Series
 from droveway.cli.view.way import way
 from droveway.printable import SHORT, printable
@@ -181,6 +181,11 @@ def name_of(step: MoveStep) -> str:
     return f"{name} (attempt {step.attempt})" if step.attempt > 1 else name
 
 
+def is_owed(step: MoveStep) -> bool:
+    """Tell whether a host or a cell owes the step, or its undo, so that the flow went on without it."""
+    return "owed" in (step.result or {})
+
+
 def _flows(steps: list[MoveStep]) -> Iterator[Row]:
     """Yield a line for each flow that has ended."""
     for flow in dict.fromkeys(step.flow_uuid for step in steps):
@@ -203,13 +208,15 @@ def _rows(steps: list[MoveStep], now: dt.datetime) -> Iterator[Row]:
             yield Row(RUNNING, name_of(step) + where, max(0.0, spent))
         elif step.error:
             yield Row(FAILED, printable(f"{name_of(step)}{where}: {step.error.get('message', '')}"), spent)
+        elif is_owed(step):
+            yield Row(OWED, f"{name_of(step)}{where}: owed, not done", spent)
         elif not short:
             yield Row(DONE, name_of(step) + where, spent)
     yield from _together(short)
 
 
 def _is_short(step: MoveStep, spent: float) -> bool:
-    return step.ended_at is not None and not step.error and spent < SHORT_STEP
+    return step.ended_at is not None and not step.error and not is_owed(step) and spent < SHORT_STEP
 
 
 def _together(steps: list[MoveStep]) -> Iterator[Row]:

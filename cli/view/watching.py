@@ -12,8 +12,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from droveway.cli.output import INTERRUPTED
-from droveway.cli.view.marks import is_terminal
-from droveway.cli.view.picture import Picture, Watcher, name_of
+from droveway.cli.view.marks import OWED, is_terminal
+from droveway.cli.view.picture import Picture, Watcher, is_owed, name_of
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
@@ -237,4 +237,6 @@ def _line(step: MoveStep) -> str:
         return f"  ▸ {name_of(step)}{where}"
     spent = (step.ended_at - step.started_at).total_seconds()
     mark, end = ("✗", f": {printable(step.error.get('message', ''))}") if step.error else ("✓", f"  {spent:.0f} s")
+    if is_owed(step):
+        mark, end = OWED, ": owed, not done"
     return f"  {mark} {name_of(step)}{where}{end}"

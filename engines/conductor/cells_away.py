@@ -64,7 +64,7 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     if action:
         story.tell_debt(run.move_id, f"cell {cell}", action, step, direction)
     if found in OWED or found is Verdict.SKIPPED:
-        return Ends(None)
+        return Ends(None, owed=bool(action))
     return Ends(_failure(run, cell, found, waited), parks=found in (Verdict.PARKS, Verdict.RESTS))
 
 

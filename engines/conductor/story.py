@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.flows.alternates import Alternates
+from droveway.flows.run import OWED
 from droveway.persistence.journal.moves import PASSED_ON
 from droveway.persistence.journal.states import ADVICE, State
 from droveway.printable import SHORT, printable
@@ -43,12 +44,20 @@ class Steps:
         LOG.debug("Move %s: %s begins%s", self._move, _named(step, direction), _where(attempt, host))
 
     def end(self, step: str, direction: str, result: Mapping[str, Any] | None) -> None:
-        """Tell that the step is done; for the choice of an alternate, tell which host is tried now."""
+        """Tell that the step is done, or owed; for the choice of an alternate, tell which host is tried now."""
         # For an undo that an earlier claim began, the time counts from when this claim took the move up.
         begun = self._begun.pop((step, direction), _Begun(self._taken_up, 0, None))
         if step == Alternates.title:
             if direction == "execute" and result:
                 self._tell_alternate(result)
+            return
+        if result and OWED.keys() <= result.keys():
+            LOG.info(
+                "Move %s: %s is not done, but owed%s",
+                self._move,
+                _named(step, direction),
+                _where(begun.attempt, begun.host),
+            )
             return
         nothing_done = direction == "revert" and (step in self._without_undo or result == PASSED_ON)
         LOG.log(

@@ -181,7 +181,7 @@ def test_a_move_whose_mapping_was_switched_parks_with_one_command(lab: Stage, ce
 def test_what_is_left_in_a_cell_past_the_point_of_no_return_is_owed(
     lab: Stage, what: str, cell: str, step: str, state: str, debts: list[str]
 ) -> None:
-    """Once its deadline has passed the flow ends, and the cell pays when it answers."""
+    """Once its deadline has passed the flow ends, and the cell pays when it answers; nobody calls the step done."""
     configure(lab, step_deadline=1.0)
     asks = begin(lab, "cell2")
     if what != "forward":
@@ -193,6 +193,7 @@ def test_what_is_left_in_a_cell_past_the_point_of_no_return_is_owed(
         until(lambda: waits(lab, move, cell), "the step waits")
         assert move_requests.carry(lab.lab, move).state == state
         until(lambda: owed(lab) == [(cell, action) for action in debts], "the cell owes it")
+        assert [row.result for row in lab.history(move) if row.step == step][-1] == {"owed": True}
         away.bring()
     lab.cli("move", "resume")
     assert owed(lab) == []

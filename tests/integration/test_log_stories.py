@@ -198,6 +198,9 @@ def test_a_host_that_is_away_is_told_once_with_what_it_owes_and_pays(lab: Stage)
         owing = [line for line in conductors(story(lab, move)) if " owes " in line]
         assert owing[0] == "WARNING host host2 owes the undo of step copy_disks, and pays it once it is back"
         assert len(owing) == len(set(owing))
+        log = conductors(story(lab, move))
+        assert "INFO the undo of step copy_disks is not done, but owed on host host2 (attempt 1)" in log
+        assert not [line for line in log if line.startswith("INFO the undo of step copy_disks is done")]
         workers.start("host2")
         until(lambda: not lab.json("debt", "list"), "the payment")
     mine = conductors(story(lab, move))

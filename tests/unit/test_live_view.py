@@ -302,3 +302,17 @@ def test_the_page_of_an_ended_move_has_no_owner_and_no_progress() -> None:
     assert page["why"] == "host3 is full"
     assert page["move"].endswith("host1 → host3, small → large")
     assert page["state"].startswith("✗ failed, ")
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_a_step_that_a_host_owes_is_not_shown_as_done(*, long: bool) -> None:
+    undo = step("set_aside", 0, 2 if long else 0.1, direction="revert", host="host1", result={"owed": True})
+    done = step("reserve_ports", 3, 3.1, direction="revert")
+    shown = picture([undo, done], state="undoing")
+    assert [(row.mark, row.text) for row in shown.rows()] == [
+        (marks.OWED, "undo set_aside on host1: owed, not done"),
+        (marks.DONE, "undo reserve_ports"),
+    ]
+    out = io.StringIO()
+    watching.Lines(out).update(shown)
+    assert out.getvalue().splitlines()[0] == "  · undo set_aside on host1: owed, not done"

@@ -11,9 +11,12 @@ import pytest
 from support.rigs.engine_rig import Rig, embedded_rig
 
 from droveway.engines.conductor.run import MoveRun
-from droveway.flows.run import Context
+from droveway.engines.conductor.story import Steps
+from droveway.flows.run import OWED, Context
 from droveway.flows.step import Step
 from droveway.wire.commands import NoDetails
+
+FORWARD: Any = {"direction": "execute", "entered": "execute"}
 
 
 @pytest.fixture(name="rig")
@@ -52,4 +55,19 @@ def test_a_debt_that_becomes_void_is_told_once(
     ]
 
 
-FORWARD: Any = {"direction": "execute", "entered": "execute"}
+@pytest.mark.parametrize(
+    ("step", "direction", "result", "line"),
+    [
+        ("set_aside", "revert", OWED, "the undo of step set_aside is not done, but owed on host h1 (attempt 1)"),
+        ("release_source", "execute", OWED, "step release_source is not done, but owed on host h1 (attempt 1)"),
+        ("keep_copy", "execute", {"owed": "h1"}, "step keep_copy is not done, but owed on host h1 (attempt 1)"),
+    ],
+)
+def test_a_step_that_a_host_owes_is_not_called_done(
+    caplog: pytest.LogCaptureFixture, step: str, direction: str, result: dict[str, Any], line: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    steps = Steps("0b6e2f7c-0000")
+    steps.begin(step, direction, attempt=1, host="h1")
+    steps.end(step, direction, result)
+    assert told(caplog, step) == [f"INFO Move 0b6e2f7c: {line}"]

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows.before import before
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.run import DECLARED_DOWN, OWED, UNREACHABLE, Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step, Where
 from droveway.flows.steps.rows import lives_on
@@ -24,9 +24,6 @@ from droveway.wire.values import SWAP
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo that finds another instances directory than the one in which its step worked."""
-
-OWED: Final = {"owed": True}
-"""The result of a step that its host, which is declared down, owes."""
 
 
 class HostStep(Step):

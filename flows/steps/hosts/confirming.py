@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Final
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before, shows_disks
-from droveway.flows.run import DECLARED_DOWN, Context
+from droveway.flows.run import DECLARED_DOWN, OWED, Context
 from droveway.flows.step import Where
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import clearing
-from droveway.flows.steps.hosts.command import OWED, HostStep, describe, has_disks, new_flavor, query_host
+from droveway.flows.steps.hosts.command import HostStep, describe, has_disks, new_flavor, query_host
 from droveway.flows.steps.hosts.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE

@@ -12,12 +12,11 @@ from oslo_utils import units
 
 from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.run import DECLARED_DOWN, OWED, UNREACHABLE, Context
 from droveway.flows.step import Where
 from droveway.flows.steps.attached import ids, ids_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.hosts import clearing, kept_copies, redefining, starting
 from droveway.flows.steps.hosts.command import (
-    OWED,
     HostStep,
     describe,
     has_disks,

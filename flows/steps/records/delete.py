@@ -8,12 +8,12 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.run import DECLARED_DOWN, OWED, UNREACHABLE, Context
 from droveway.flows.stands import NOTHING, Leaves, Power, Vm
 from droveway.flows.step import Step, Where
 from droveway.flows.steps import moved_images
 from droveway.flows.steps.attached import volume_refs
-from droveway.flows.steps.hosts.command import OWED, HostStep
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.records import homes
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
