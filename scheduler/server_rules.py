@@ -147,9 +147,12 @@ def without_a_task(facts: Facts) -> str | None:
     server = facts.server
     if server.task_state is None:
         return None
+    verb = {TaskState.POWERING_ON: "start", TaskState.POWERING_OFF: "stop"}.get(server.task_state)
+    # In a lab, a command that was killed leaves its task, and nobody is there who would end it.
+    lab = f" (in a lab: droveway lab server {verb} {server.name})" if verb else ""
     return (
         f"server {server.name} is {server.status} (state {server.vm_state}, task {server.task_state}), and only one "
-        "without a task can be moved: wait for its task or end it, then try again"
+        f"without a task can be moved: wait for its task or end it{lab}, then try again"
     )
 
 

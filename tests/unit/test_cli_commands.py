@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import datetime as dt
 import errno
@@ -8,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -310,6 +312,16 @@ def test_bad_input_is_refused_in_one_sentence(cli: Cli, words: tuple[str, ...], 
 def test_bad_usage_ends_with_2(cli: Cli, words: tuple[str, ...]) -> None:
     """R0-15: a resize to a named host is among it."""
     cli(*words, code=2)
+
+
+def test_a_move_that_a_killed_stop_is_in_the_way_of_says_what_ends_it(cli: Cli, root: Path) -> None:
+    for killed, verb in (("powering-off", "stop"), ("powering-on", "start")):
+        with contextlib.closing(sqlite3.connect(root / "cells/cell1.sqlite")) as cell, cell:
+            cell.execute("UPDATE instances SET task_state = ? WHERE display_name = 'web'", (killed,))
+        refused = cli.refused("server", "migrate", "web")
+        assert f"wait for its task or end it (in a lab: droveway lab server {verb} web), then try again" in refused
+        cli("lab", "server", verb, "web")
+        assert json.loads(cli("server", "show", "web", "-f", "json"))["task_state"] is None
 
 
 def test_a_name_without_moves_narrows_the_list_to_nothing(cli: Cli) -> None:
