@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from cliff import command, lister, show
 
+from droveway.cli.view.spans import number
 from droveway.errors import Refused
 
 if TYPE_CHECKING:
@@ -248,14 +249,6 @@ class _Formatters:
         return argparse.Namespace(obj=getattr(importlib.import_module(module), kind)())
 
 
-def _columns(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(
-            f"{text} is no number of columns: give 1 or more, or 0 for as many as it takes"
-        )
-    return int(text)
-
-
 class _Display(Command):
     """A command that prints records under stable column names."""
 
@@ -291,7 +284,7 @@ class _Display(Command):
         self._formatter_group.add_argument(
             "--max-width",
             metavar="N",
-            type=_columns,
+            type=number("number of columns", 0, rest="; 0 is as many as it takes"),
             default=os.environ.get("CLIFF_MAX_TERM_WIDTH") or None,
             help="wrap a table to this many columns; 0: do not wrap "
             "(else CLIFF_MAX_TERM_WIDTH, else the terminal's width)",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from droveway.cli.base import Command, Subject
+from droveway.cli.view.spans import number
 
 _LONGEST: Final = 36_500
 """The largest number of days that a certificate may hold."""
@@ -82,11 +83,9 @@ class Make(Command):
 
 def _add_days(parser: argparse.ArgumentParser, default: int) -> None:
     parser.add_argument(
-        "--days", metavar="N", type=_days, default=default, help=f"for how many days it holds (default {default})"
+        "--days",
+        metavar="N",
+        type=number("number of days", 1, _LONGEST),
+        default=default,
+        help=f"for how many days it holds (default {default})",
     )
-
-
-def _days(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is no number of days: give 1 to {_LONGEST}")
-    return int(text)

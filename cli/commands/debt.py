@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.view.columns import Blank, Short, Time
+from droveway.cli.view.spans import number
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _known(site: Site, name: str) -> str:
 class Show(ShowOne):
     """Show one debt, and what to do about it."""
 
-    subject = Subject("debt", "its number", kind=int)
+    subject = Subject("debt", "its number", kind=number("number of a debt", 1))
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Return its facts."""

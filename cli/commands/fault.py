@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from droveway.cli.base import Command, Lister, Subject
 from droveway.cli.view.columns import Blank
+from droveway.cli.view.spans import number
 from droveway.errors import Refused
 
 LISTED: Final = ("id", "step", "direction", "phase", "action", "host", "count", "class", "process")
@@ -29,7 +30,9 @@ class Arm(Command):
         )
         parser.add_argument("--action", choices=("fail", "stall", "kill", "enospc", "corrupt"), required=True)
         parser.add_argument("--host", metavar="HOST", help="only when the step runs on this host")
-        parser.add_argument("--count", metavar="N", type=int, default=1, help="how often it fires (default 1)")
+        parser.add_argument(
+            "--count", metavar="N", type=number("number of times", 1), default=1, help="how often it fires (default 1)"
+        )
         parser.add_argument(
             "--class",
             dest="fault",
@@ -55,8 +58,6 @@ class Arm(Command):
             raise Refused(f"there is no step {parsed_args.step}: droveway flow graph KIND lists the steps of a kind")
         if parsed_args.host is not None:
             lab.host(parsed_args.host)
-        if parsed_args.count < 1:
-            raise Refused("a fault fires at least once: give --count 1 or more")
         wanted = faults.Fault(
             id=0,
             step=parsed_args.step,
@@ -91,7 +92,7 @@ class List(Lister):
 class Clear(Command):
     """Disarm faults and release what they stall."""
 
-    subject = Subject("id", "one of them; else all", kind=int, optional=True)
+    subject = Subject("id", "one of them; else all", kind=number("number of a fault", 1), optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Clear them and print how many there were."""

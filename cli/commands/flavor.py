@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.view.columns import Facts
+from droveway.cli.view.spans import number
 
 LISTED: Final = ("name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "disabled", "extra_specs")
 
@@ -20,7 +21,11 @@ class List(Lister):
         """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--min-disk", metavar="GB", type=int, default=0, help="only those with at least this root disk"
+            "--min-disk",
+            metavar="GB",
+            type=number("size of a disk", 0, rest=" GB"),
+            default=0,
+            help="only those with at least this root disk",
         )
         return parser
 

@@ -9,9 +9,12 @@ from typing import Any, Final
 
 from droveway.cli.base import Command, OfHost, OfServer, ShowOne, Subject
 from droveway.cli.view.columns import Joined
+from droveway.cli.view.spans import number
 
 _LARGEST: Final = 10_000
 """The size, in GB, of the largest volume that a file of any common file system can be."""
+_MOST_PORTS: Final = 64
+_gigabytes: Final = number("size of a volume", 1, _LARGEST, rest=" GB")
 
 
 class Create(Command):
@@ -83,7 +86,13 @@ class ServerCreate(Command):
         parser.add_argument(
             "--volume", metavar="GB", type=_gigabytes, action="append", default=[], help="one more volume"
         )
-        parser.add_argument("--ports", metavar="N", type=int, default=1, help="how many ports (default 1)")
+        parser.add_argument(
+            "--ports",
+            metavar="N",
+            type=number("number of ports", 0, _MOST_PORTS),
+            default=1,
+            help="how many ports (default 1)",
+        )
         parser.add_argument("--group", metavar="GROUP")
         parser.add_argument("--az", metavar="ZONE", help="the zone that it never leaves")
         parser.add_argument("--stopped", action="store_true", help="do not start it")
@@ -109,12 +118,6 @@ class ServerCreate(Command):
         )
         print(operations.create_server(self.lab(parsed_args), parsed_args.name, spec))
         return 0
-
-
-def _gigabytes(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{text} is no size of a volume: give 1 to {_LARGEST} GB")
-    return int(text)
 
 
 class ServerStart(OfServer):

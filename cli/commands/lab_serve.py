@@ -9,9 +9,12 @@ from typing import Final
 
 from droveway.cli.base import Command, Subject
 from droveway.cli.daemon import Signals
+from droveway.cli.view.spans import number
 
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals that stop it; SIGHUP comes when its terminal is closed."""
+_MOST: Final = 100
+"""How many conductors one machine runs at most."""
 
 
 class Serve(Command):
@@ -23,7 +26,11 @@ class Serve(Command):
         """Add the options for the number of conductors and for the hosts."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--conductors", metavar="N", type=_conductors, default=1, help="how many conductors (default 1)"
+            "--conductors",
+            metavar="N",
+            type=number("number of conductors", 1, _MOST),
+            default=1,
+            help="how many conductors (default 1)",
         )
         parser.add_argument(
             "--host",
@@ -56,9 +63,3 @@ class Serve(Command):
         # A reader of a pipe gets each line at once.
         self.app.stdout.write(f"{line}\n")
         self.app.stdout.flush()
-
-
-def _conductors(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no number of conductors: give 1 or more")
-    return int(text)

@@ -12,7 +12,7 @@ from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time, Took, utc
 from droveway.cli.view.explanations import EXPLANATIONS
-from droveway.cli.view.spans import moment, seconds
+from droveway.cli.view.spans import moment, number, seconds
 from droveway.errors import NotFound, Refused
 from droveway.persistence.journal import transfers
 from droveway.persistence.journal.stuck import BOUND
@@ -30,7 +30,6 @@ GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "dele
 """The states in which a conductor has to run the move."""
 LIMIT: Final = 50
 """How many moves are listed by default."""
-_MOST: Final = 10**9
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
 
 STUCK: Final = (*LISTED, "why")
@@ -86,7 +85,11 @@ class List(Lister):
         )
         length = parser.add_mutually_exclusive_group()
         length.add_argument(
-            "--limit", metavar="N", type=_limit, default=LIMIT, help=f"at most so many moves (default {LIMIT})"
+            "--limit",
+            metavar="N",
+            type=number("number of moves", 1, rest=", or --all instead"),
+            default=LIMIT,
+            help=f"at most so many moves (default {LIMIT})",
         )
         length.add_argument("--all", action="store_true", help="every move, however many there are")
         parser.add_argument("--marker", metavar="MOVE", help="only moves older than this one: the next page behind it")
@@ -173,12 +176,6 @@ def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> Non
     for each in given:
         if each not in known:
             raise Refused(f"there is no {what} {each}: the {what}s are {', '.join(known)}")
-
-
-def _limit(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
-        raise argparse.ArgumentTypeError(f"{text} is no number of moves: give 1 to {_MOST}, or --all instead")
-    return int(text)
 
 
 class Show(ShowOne, OfMove):

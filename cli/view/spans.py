@@ -1,4 +1,4 @@
-"""Reads spans of time and moments as operators type them."""
+"""Reads numbers, spans of time and moments as operators type them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import datetime as dt
 import math
 import re
+from collections.abc import Callable
 from typing import Final
 
 UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -13,7 +14,25 @@ LONGEST: Final = 365 * 86400
 """The longest span that is accepted, in seconds."""
 
 
+MOST: Final = 10**9
+"""The largest number that is accepted where nothing else bounds it; every database has room for it."""
+
+_NUMBER: Final = re.compile(r"[0-9]{1,20}")
 _SPAN: Final = re.compile(r"(\d+) ?(s|m|min|h|d)?")
+
+
+def number(what: str, least: int, most: int = MOST, *, rest: str = "") -> Callable[[str], int]:
+    """Return what reads a whole number from ``least`` to ``most``.
+
+    Its error says that the text is no ``what`` and which numbers are, and ends with ``rest``.
+    """
+
+    def read(text: str) -> int:
+        if _NUMBER.fullmatch(text) is None or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text} is no {what}: give {least} to {most}{rest}")
+        return int(text)
+
+    return read
 
 
 def seconds(text: str) -> int:

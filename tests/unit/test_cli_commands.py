@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import argparse
 import contextlib
 import csv
-import datetime as dt
 import errno
 import io
 import json
@@ -18,7 +16,6 @@ import yaml
 
 from droveway.cli import base, main
 from droveway.cli.registry import COMMANDS
-from droveway.cli.view import spans
 from droveway.lab import build, cloud
 from droveway.persistence.journal import migrate
 
@@ -524,54 +521,10 @@ def test_a_lab_of_which_nothing_may_be_written_is_refused(copy: Path, capsys: py
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"), [("90", 90), ("90s", 90), ("30min", 1800), ("5 m", 300), ("24h", 86400), ("2d", 172800)]
-)
-def test_spans_of_time(text: str, expected: int) -> None:
-    assert spans.seconds(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "0", "-1", "1w", "h"])
-def test_what_is_no_span_of_time(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
-        spans.seconds(text)
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e30", "soon"])
 def test_a_time_to_wait_is_one_that_ends(cli: Cli, text: str) -> None:
     cli("move", "wait", "none", "--timeout", text, code=2)
     assert f"argument --timeout: {text} is no number of seconds: give 0 to 31536000" in cli.error
-
-
-def test_a_span_that_may_be_none() -> None:
-    assert (spans.seconds_or_none("0"), spans.seconds_or_none("7d")) == (0, 7 * 86400)
-    with pytest.raises(argparse.ArgumentTypeError, match="is more than a year"):
-        spans.seconds_or_none("366d")
-    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
-        spans.seconds_or_none("0h")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2h", dt.timedelta(hours=2)),
-        ("3d", dt.timedelta(days=3)),
-        ("2026-11-30", dt.datetime(2026, 11, 30)),  # noqa: DTZ001 - as databases hold it
-        ("2026-11-30T09:31", dt.datetime(2026, 11, 30, 9, 31)),  # noqa: DTZ001
-        ("2026-11-30 09:31:07Z", dt.datetime(2026, 11, 30, 9, 31, 7)),  # noqa: DTZ001
-        ("2026-11-30T10:31:07+01:00", dt.datetime(2026, 11, 30, 9, 31, 7)),  # noqa: DTZ001
-    ],
-)
-def test_a_moment_is_an_age_or_a_date_in_utc(text: str, expected: object) -> None:
-    assert spans.moment(text) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "soon", "-1h", "2026-13-01", "1w", "0001-01-01T00:00+01:00", "9999-12-31T23:59-01:00"]
-)
-def test_what_is_no_moment(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="is no moment: write how long ago it was"):
-        spans.moment(text)
 
 
 @pytest.mark.parametrize("kind", ["resize", "migrate", "confirm", "revert"])
