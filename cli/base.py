@@ -207,7 +207,9 @@ class Command(command.Command, abc.ABC):
                 f"{LAB_VARIABLE}) for a lab, --config-file FILE (or set {CONFIGURATION_VARIABLE}) for an installation, "
                 f"or write {CONFIGURATION}"
             )
-        return Path(named)
+        path = Path(named)
+        self.app.lab = path  # type: ignore[attr-defined]
+        return path
 
     def _named_lab(self, parsed_args: argparse.Namespace) -> str | None:
         """Return the lab that an option or else the environment names; None when neither names one."""

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import gc
 import importlib
-import itertools
 import logging
 import os
 import stat
@@ -114,6 +113,8 @@ class Droveway(app.App):
         super().__init__(DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
         self.touched = ""
         """The id of the move that the command made or changed; empty when it has changed none."""
+        self.lab: Path | None = None
+        """The lab that the command is for; None until the command has asked, and for an installation."""
         self.closing = contextlib.ExitStack()
         """Closes what the command has opened, once it has run."""
 
@@ -183,7 +184,7 @@ class Droveway(app.App):
                 raise
             if (sentence := _unusable(error)) is not None:
                 return self._failed(sentence, USAGE)
-            kept = "the traceback is in its log" if name in DAEMONS else self._keep(error, rest)
+            kept = "the traceback is in its log" if name in DAEMONS else self._keep(error)
             return self._failed(f"{name} met {type(error).__name__} inside; {kept}", INTERNAL)
 
     def _failed(self, sentence: str, code: int) -> int:
@@ -217,14 +218,10 @@ class Droveway(app.App):
         self.stderr.write(f"{self.NAME}: there is no command {' '.join(argv[:2])}; {mend}\n")
         return USAGE
 
-    def _keep(self, error: Exception, rest: Sequence[str]) -> str:
+    def _keep(self, error: Exception) -> str:
         """Write the traceback to the lab's log, else to a new file of this user; return a sentence that says where."""
-        named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
-        for word, following in itertools.zip_longest(rest, rest[1:], fillvalue=""):
-            option, _, value = word.partition("=")
-            named = (value or following) if option == "--lab" else named
         try:
-            file, path = _log_of(Path(named) if named and Path(named, "lab.json").exists() else None)
+            file, path = _log_of(self.lab if self.lab is not None and (self.lab / "lab.json").exists() else None)
         except OSError:
             return "run it again with  droveway --debug ...  to see the traceback"
         handler = logging.StreamHandler(os.fdopen(file, "a", encoding="utf-8"))

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -473,6 +474,25 @@ def test_the_traceback_is_in_the_log_of_the_lab_however_it_is_named(
     ):
         assert main.main([*before, "flavor", "list", *after]) == 1
         assert capsys.readouterr().err.endswith(f"the traceback is in {root}/droveway.log\n"), (before, after)
+
+
+def test_the_traceback_of_an_installation_s_command_goes_into_no_lab_s_log(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from droveway.conf import settings
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(settings, "load_deployment", fail)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("DROVEWAY_LAB", str(root))
+    for given in (["--config-file", "x.conf"], ["--config-file=x.conf"], ["--config", "x.conf"]):
+        assert main.main(["flavor", "list", *given]) == 1
+        assert f"the traceback is in {tmp_path}/droveway-" in capsys.readouterr().err, given
+    monkeypatch.setenv("DROVEWAY_CONFIG_FILE", "/dev/null")
+    assert main.main(["flavor", "list"]) == 1
+    assert f"the traceback is in {tmp_path}/droveway-" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def test_a_lab_whose_log_is_no_file_gets_none(
         log.symlink_to(tmp_path / "victim")
     else:
         os.mkfifo(log)
-    monkeypatch.setattr("droveway.cli.commands.explain.Explain.take_action", fail, raising=False)
-    assert main.main(["--lab", str(tmp_path), "explain"]) == 1
+    monkeypatch.setattr("droveway.lab.session.Lab.open", fail)
+    assert main.main(["--lab", str(tmp_path), "lab", "show"]) == 1
     assert "--debug" in capsys.readouterr().err
     assert not (tmp_path / "victim").exists()
