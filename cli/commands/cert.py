@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import abc
 import argparse
 from pathlib import Path
 from typing import Final
 
 from droveway.cli.base import Command, Subject
 from droveway.cli.view.spans import number
+from droveway.errors import Refused
 
 _LONGEST: Final = 36_500
 """The largest number of days that a certificate may hold."""
 
 
-class Authority(Command):
+class _Certificates(Command, abc.ABC):
+    """A command that makes certificates, which are of no lab and no installation."""
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Run the command; raises `droveway.errors.Refused` when an option names a lab or an installation."""
+        lab = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
+        option = "--lab" if lab else "--config-file"
+        if lab or parsed_args.config_file is not None:
+            raise Refused(f"droveway {self.cmd_name} is for no lab and no installation: leave {option} out")
+        return int(super().run(parsed_args))
+
+
+class Authority(_Certificates):
     """Make an authority that signs certificates: DIR gets authority.pem, which all may read, and its secret key."""
 
     subject = Subject("dir", "a new directory", kind=Path)
@@ -37,7 +51,7 @@ class Authority(Command):
         return 0
 
 
-class Make(Command):
+class Make(_Certificates):
     """Make the certificate of a conductor, a host's worker or a ZooKeeper server, in a new directory below DIR."""
 
     subject = Subject("dir", "the authority's directory", kind=Path)

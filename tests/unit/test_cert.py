@@ -230,3 +230,20 @@ def test_no_key_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "PRIVATE" not in said.out + said.err
     assert "keep" in said.out
     assert str(tmp_path / "authority" / authority.KEY) in said.out
+
+
+def test_a_certificate_is_of_no_lab_and_of_no_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The environment may name a lab: nobody means the certificate by that."""
+    made("cert", "authority", tmp_path / "first")
+    words = (("cert", "authority", tmp_path / "new"), ("cert", "make", tmp_path / "first", "--host", "host1"))
+    for each in words:
+        for before, after in ((("--lab", "lab"), ()), ((), ("--lab", "lab")), ((), ("--config-file", "x.conf"))):
+            said = refused(capsys, *before, *each, *after)
+            assert "is for no lab and no installation: leave " in said
+            assert f"leave {(before or after)[0]} out" in said
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    monkeypatch.setenv("DROVEWAY_LAB", "lab")
+    for each in words:
+        made(*each)
