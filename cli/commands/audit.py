@@ -114,8 +114,12 @@ class Audit(Lister):
         subjects = [mend.finding.subject for mend in healing.able]
         more = f" and {count - NAMED} more" if count > NAMED else ""
         does = " or ".join(sorted({_does(mend) for mend in healing.able}))
+        # The plan also has debts that were written off and become due again; they are no findings.
+        found = len(healing.report.findings)
+        debts = len(healing.mends) - found
+        owed = f" and {debts} debt{'s' * (debts != 1)} that {'were' if debts != 1 else 'was'} written off"
         self.app.stderr.write(
-            f"Droveway can mend {count} of {_count(len(healing.mends))}. It will {does}: "
+            f"Droveway can mend {count} of {_count(found)}{owed * (debts > 0)}. It will {does}: "
             f"{', '.join(subjects[:NAMED])}{more}.\n"
             f"Type yes to mend {count}: "
         )
@@ -140,7 +144,7 @@ class Audit(Lister):
                 _await(site, owed)
         with self.progress(parsed_args, LOOKING):
             left = mending.plan(sources, site.away())
-        before, after = len(healing.mends), len(left.mends)
+        before, after = len(healing.report.findings), len(left.report.findings)
         self.app.stderr.write(f"{_count(before)} before, {after} after\n")
         for noted in left.report.noted:
             self.app.stderr.write(f"noted: {noted.detail}\n")

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,13 @@ servers:
 HUGE = "9" * 20
 """No database, file or clock has room for it."""
 NEW = ("lab", "server", "create", "new", "--flavor", "small", "--host", "host1")
+
+
+class Asked(io.StringIO):
+    """A person at a terminal, who types this."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Cli:
@@ -493,6 +501,23 @@ def test_the_traceback_of_an_installation_s_command_goes_into_no_lab_s_log(
     monkeypatch.setenv("DROVEWAY_CONFIG_FILE", "/dev/null")
     assert main.main(["flavor", "list"]) == 1
     assert f"the traceback is in {tmp_path}/droveway-" in capsys.readouterr().err
+
+
+def test_a_debt_that_a_heal_makes_due_again_is_no_finding(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from droveway.audit.findings import Finding, Kind, Report
+    from droveway.audit.heal import mending
+    from droveway.audit.heal.healing import Mend
+
+    found, owed = (Finding(kind, kind, "d", "m", "host1") for kind in (Kind.DISK, Kind.HOST))
+    first = mending.Healing(Report((found,), (), {}), [Mend(finding=found, why="no"), Mend(finding=owed, does="undo")])
+    plans = iter([first, first, mending.Healing(Report((found,), (), {}), [Mend(finding=found, why="no")])])
+    monkeypatch.setattr(mending, "plan", lambda *_: next(plans))
+    monkeypatch.setattr(mending, "heal", lambda *_, **__: iter(()))
+    monkeypatch.setattr(sys, "stdin", Asked("no\n"))
+    cli("audit", "--heal", code=3)
+    assert "Droveway can mend 1 of 1 finding and 1 debt that was written off." in cli.error
+    cli("audit", "--heal", "--yes", code=3)
+    assert "1 finding before, 1 after" in cli.error
 
 
 @pytest.fixture
