@@ -139,6 +139,14 @@ class Proxy:
         config = {**defaults.get_defaults(), f"{name}_api_version": self._version}
         try:
             region = cloud_region.from_conf(self._conf, self._session, [kind], config=config)
-            return getattr(connection.Connection(config=region), name)
+            made = getattr(connection.Connection(config=region), name)
+            # What stands for a service that the catalog lacks raises at its first use, outside of this function.
+            _ = made.request
+        except sdk.ServiceDisabledException:
+            raise exceptions.ClientException(
+                f"Keystone's catalog has no endpoint of the service {kind} where [{self._group}] looks for one: "
+                "correct region_name and valid_interfaces there, or enter the service in the catalog"
+            ) from None
         except sdk.SDKException as error:
             raise exceptions.ClientException(str(error)) from None
+        return made

@@ -150,6 +150,29 @@ def test_a_neutron_that_the_catalog_lacks_is_an_error_of_its_service(cloud: Clou
         network.ports("server")
 
 
+def test_a_cinder_or_glance_that_the_catalog_lacks_is_an_error_of_its_service(cloud: Cloud, tmp_path: Path) -> None:
+    """It is looked for again: a daemon finds it once the catalog has it."""
+    path = tmp_path / "droveway.conf"
+    path.write_text("".join(f"[{group}]\n{way_in(cloud)}" for group in ("cinder", "glance")))
+    whole, cloud.token["catalog"] = cloud.token["catalog"], []
+    made = Services(settings.load_deployment(path))
+    images = made.images
+    assert images is not None
+    with pytest.raises(
+        StepError, match=r"volume service .* asked: Keystone's catalog has no endpoint of the service block-storage"
+    ):
+        made.volumes.for_server("server")
+    with pytest.raises(
+        StepError, match=r"image service .* asked: Keystone's catalog has no endpoint of the service image"
+    ):
+        images.images()
+    cloud.token["catalog"] = whole
+    for proxy in (made.volumes, images):
+        proxy._rest._adapter._session.invalidate()
+    assert made.volumes.for_server("server") == []
+    assert images.images() == []
+
+
 def test_neutron_cinder_and_glance_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
     path = tmp_path / "droveway.conf"
     path.write_text("".join(f"[{group}]\n{way_in(cloud)}" for group in services.GROUPS))
