@@ -309,6 +309,11 @@ class Lister(_Display, lister.Lister):
     """A command that prints a list."""
 
     formats: Sequence[str] = ("csv", "json", "table", "value", "yaml")
+    spare: ClassVar[Sequence[str]] = ()
+    """The columns that a table leaves out, the first one first, while it is too wide for the terminal.
+
+    None of them tells rows apart.
+    """
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:  # noqa: ARG002 - for those whose options matter
         """Return the sentence for an empty list, with the command's noun."""
@@ -317,9 +322,16 @@ class Lister(_Display, lister.Lister):
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
-        """Print the rows; when a table has none, say so on stderr."""
+        """Print the rows; when a table has none or lacks columns, say so on stderr."""
         rows = list(data)
+        parsed_args.spare = () if parsed_args.columns else self.spare
         code = super().produce_output(parsed_args, column_names, rows)
+        if left_out := getattr(self.formatter, "left_out", ()):
+            self.app.stdout.flush()
+            self.app.stderr.write(
+                f"left out to fit {self.formatter.room} columns: {', '.join(left_out)}; "  # type: ignore[attr-defined]
+                "-c shows a column that it names, --max-width 0 shows all\n"
+            )
         if not rows and parsed_args.formatter == "table":
             self.app.stdout.flush()
             self.app.stderr.write(f"{self.nothing(parsed_args)}\n")

@@ -466,7 +466,8 @@ def output() -> str:
                 "The names are the same in every format and stay. In ``json`` and ``yaml`` ids are whole, times are "
                 "UTC (``2026-11-21T15:43:06Z``) and what is not known is ``null``; ``took`` is a number of seconds. "
                 "A table has the first letters of an id, how long ago a time was behind it, and spans of time with "
-                "their unit."
+                "their unit. A list that is too wide for the terminal leaves out columns that it can spare in a table "
+                "and names them on stderr; none of them tells rows apart."
             ),
             prose(
                 "``downtime`` of a plan is a record: ``seconds`` for which the guest is estimated to be off, ``null`` "

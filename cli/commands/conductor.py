@@ -26,6 +26,8 @@ LISTED: Final = ("name", "host", "pid", "version", "state", "started", "seen")
 class List(Lister):
     """List the conductors that are up, and those that ended within the last day."""
 
+    spare = ("started", "version")
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Return the rows, sorted by name."""
         from droveway.persistence.journal import daemons

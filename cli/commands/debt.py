@@ -25,6 +25,8 @@ SHOWN: Final = (
 class List(Lister):
     """List the open debts, in the order in which they were made."""
 
+    spare = ("settled", "created", "due")
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options that narrow the list or widen it."""
         parser = super().get_parser(prog_name)

@@ -18,6 +18,8 @@ LISTED: Final = ("name", "cell", "status", "state", "zone", "servers", "vcpus", 
 class List(Lister):
     """List the hosts, with what they have and what is used of it."""
 
+    spare = ("zone", "disk_gb", "memory_mb", "vcpus")
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Return the rows, sorted by cell and name."""
         from droveway.persistence.nova import catalog

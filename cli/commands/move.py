@@ -46,6 +46,8 @@ class OfMove(Command):
 class List(Lister):
     """List the moves, newest first."""
 
+    spare = ("ended", "created", "step", "kind")
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)
@@ -239,6 +241,7 @@ class History(Lister, OfMove):
     """
 
     formats = (*Lister.formats, "html")
+    spare = ("ended", "started", "flow", "attempt")
 
     def nothing(self, parsed_args: argparse.Namespace) -> str:
         """Return the sentence that the move has run no step."""

@@ -19,6 +19,8 @@ LISTED: Final = ("id", "name", "status", "vm_state", "task_state", "power_state"
 class List(Lister):
     """List the servers."""
 
+    spare = ("power_state", "task_state", "vm_state", "flavor")
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options that narrow the list."""
         parser = super().get_parser(prog_name)

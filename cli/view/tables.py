@@ -38,6 +38,11 @@ class Cell(NamedTuple):
 class TableFormatter(base.ListFormatter, base.SingleFormatter):
     """Prints aligned columns under their names, numbers to the right."""
 
+    left_out: Sequence[str] = ()
+    """The columns of the last list that were left out, since with them it could not fit."""
+    room: int = 0
+    """How many columns of the terminal the last list could take; 0 for any number."""
+
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         """Add none: `droveway.cli.base` has the options, so that only tables need the import of this module."""
 
@@ -48,10 +53,22 @@ class TableFormatter(base.ListFormatter, base.SingleFormatter):
         stdout: TextIO,
         parsed_args: argparse.Namespace,
     ) -> None:
-        """Write one line for each row, below a line of names."""
-        rows = [[_cell(value) for value in row] for row in data]
-        right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(column_names))]
-        _write(stdout, [[Cell([name], whole=True) for name in column_names], *rows], right, _room(stdout, parsed_args))
+        """Write one line for each row, below a line of names.
+
+        While the table cannot fit, columns that ``parsed_args.spare`` names are left out, the first one first.
+        """
+        rows = [[Cell([name], whole=True) for name in column_names], *([_cell(value) for value in row] for row in data)]
+        self.room = _room(stdout, parsed_args)
+        names, self.left_out = list(column_names), []
+        for name in (each for each in parsed_args.spare if each in names):
+            if not self.room or _least(rows) <= self.room:
+                break
+            at = names.index(name)
+            names.remove(name)
+            self.left_out.append(name)
+            rows = [[*row[:at], *row[at + 1 :]] for row in rows]
+        right = [len(rows) > 1 and all(_is_number(row[index]) for row in rows[1:]) for index in range(len(names))]
+        _write(stdout, rows, right, self.room)
 
     def emit_one(
         self,
@@ -101,14 +118,25 @@ def _write(stdout: TextIO, rows: Sequence[Sequence[Cell]], right: Sequence[bool]
             stdout.write(_GAP.join(placed).rstrip().replace(_TIED, " ") + "\n")
 
 
+def _least(rows: Sequence[Sequence[Cell]]) -> int:
+    """Return how many columns of the terminal the table takes when it is as narrow as it gets."""
+    _, broken = _limits(list(zip(*rows, strict=True)))
+    return sum(broken) + len(_GAP) * (len(broken) - 1)
+
+
+def _limits(columns: Sequence[Sequence[Cell]]) -> tuple[list[int], list[int]]:
+    """Return the least width of each column with whole words, and with words broken."""
+    whole = [max(marks.width(word) for cell in column for word in _words(cell)) for column in columns]
+    return whole, [min(width, _unbreakable(column)) for width, column in zip(whole, columns, strict=True)]
+
+
 def _narrowed(columns: Sequence[Sequence[Cell]], widths: Sequence[int], room: int) -> list[int]:
     """Return the widths with which the columns fit, the widest ones narrowed first.
 
     Words are broken only where that makes the table fit, and ids, times and names of columns not even then. A table
     that cannot be made to fit is as narrow as it gets with whole words.
     """
-    whole = [max(marks.width(word) for cell in column for word in _words(cell)) for column in columns]
-    broken = [min(width, _unbreakable(column)) for width, column in zip(whole, columns, strict=True)]
+    whole, broken = _limits(columns)
     narrowed, least = list(widths), broken if sum(broken) <= room < sum(whole) else whole
     while sum(narrowed) > room and narrowed != least:
         shrinking = [index for index, width in enumerate(narrowed) if width > least[index]]

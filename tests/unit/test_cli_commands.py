@@ -220,6 +220,22 @@ def test_the_width_of_a_table_is_set_by_options_or_by_what_cliff_reads_of_the_en
     assert "argument --max-width: wide is no number of columns" in cli.error
 
 
+def test_a_list_fits_a_narrow_terminal_and_says_which_columns_it_leaves_out(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "64")
+    shown = cli("server", "list", "--fit-width")
+    assert max(map(len, shown.splitlines())) <= 64
+    named = "power_state, task_state"
+    said = f"left out to fit 64 columns: {named}; -c shows a column that it names, --max-width 0 shows all\n"
+    assert cli.error == said
+    assert shown.split()[:7] == ["id", "name", "status", "vm_state", "host", "flavor", "cell"]
+    assert "task_state" in cli("server", "list", "--fit-width", "-c", "id", "-c", "task_state")
+    assert cli.error == ""
+    assert "power_state" in cli("server", "list", "--fit-width", "-f", "csv")
+    assert cli.error == ""
+
+
 def test_a_host_is_disabled_and_enabled(cli: Cli) -> None:
     cli("host", "disable", "host2", "--reason", "new disk")
     shown = json.loads(cli("host", "show", "host2", "-f", "json"))

@@ -3,14 +3,17 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import io
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from droveway.cli.commands import debt, move, server
 from droveway.cli.view import columns, marks, tables
 
 
-def options(max_width: int | None = None, *, fit_width: bool = False) -> argparse.Namespace:
-    return argparse.Namespace(max_width=max_width, fit_width=fit_width)
+def options(max_width: int | None = None, *, fit_width: bool = False, spare: Sequence[str] = ()) -> argparse.Namespace:
+    return argparse.Namespace(max_width=max_width, fit_width=fit_width, spare=spare)
 
 
 class Terminal(io.StringIO):
@@ -105,6 +108,31 @@ def test_a_word_is_broken_only_where_that_makes_the_table_fit() -> None:
         "step                       flow",
         "release_source_allocation  confirm",
     ]
+
+
+def test_a_table_that_cannot_fit_leaves_out_columns_that_it_can_spare_the_first_named_first() -> None:
+    rows: list[list[object]] = [["web", "compute-01", "compute-02", "active"]]
+    names = ["name", "source_host", "target_host", "state"]
+    spare = ["state", "gone", "source_host"]
+    assert listed(names, rows, options(50, spare=spare))[0].split() == names
+    assert listed(names, rows, options(33, spare=spare))[0].split() == names[:3]
+    assert listed(names, rows, options(20, spare=spare))[0].split() == ["name", "target_host"]
+    assert listed(names, rows, options(5, spare=spare))[0].split() == ["name", "target_host"]
+    assert listed(names, rows, options(0, spare=spare))[0].split() == names
+
+
+@pytest.mark.parametrize(
+    ("module", "kept"),
+    [
+        (move, {"id", "server_name", "state", "source", "destination"}),
+        (server, {"id", "name", "status", "host"}),
+        (debt, {"id", "host", "state", "move"}),
+    ],
+)
+def test_a_list_spares_no_column_that_identifies(module: Any, kept: set[str]) -> None:
+    spare = set(module.List.spare)
+    assert spare < set(module.LISTED)
+    assert spare & kept == set()
 
 
 def test_a_table_is_as_wide_as_it_takes_unless_a_terminal_or_an_option_says_otherwise(

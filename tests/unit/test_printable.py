@@ -19,7 +19,7 @@ from droveway.printable import printable
 
 HOSTILE = "web\x1b]0;pwn\x07\x1b[2J\nweb2\r\x9b1m\u202eevil"
 SHOWN = "web\\x1b]0;pwn\\x07\\x1b[2J\\x0aweb2\\x0d\\x9b1m\\u202eevil"
-SETTINGS = argparse.Namespace(quote_mode="minimal", max_width=None, fit_width=False)
+SETTINGS = argparse.Namespace(quote_mode="minimal", max_width=None, fit_width=False, spare=())
 
 
 def test_what_is_obeyed_is_escaped_and_all_else_stays() -> None:
