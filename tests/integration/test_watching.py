@@ -152,6 +152,20 @@ def test_a_copy_is_watched_left_and_carried_on(root: Path, asked: Ask) -> None:
     assert len(copies) == 1
 
 
+def test_who_waits_for_a_move_sees_the_bytes_of_its_copy_their_rate_and_the_time_left(root: Path, asked: Ask) -> None:
+    holder = Seen(root, "server", "migrate", "web", slow=True)
+    holder.until("left to copy")
+    move = asked("move", "list")[0]["id"]
+    waiter = Seen(root, "move", "wait", move, COLUMNS="200")
+    told = rf"{move[:8]} copy_disks, \d+\.\d of 128\.0 MiB, \d+ %, \d+\.\d [KM]iB/s, [0-9hmins. ]+ left to copy"
+    waiter.until("waiting for moves", "0 of 1", "left to copy")
+    assert re.search(told, waiter.said), waiter.said
+    (root / GO).touch()
+    assert holder.end() == 0
+    assert waiter.end() == 0
+    assert f"move {move[:8]}  migrate web  host1 → host2  verifying" in waiter.said
+
+
 def test_a_stalled_step_does_not_hold_a_second_ctrl_c_up(root: Path, asked: Ask) -> None:
     layout = Layout(root)
     faults.arm(layout, faults.Fault(id=0, step="copy_disks", direction="execute", phase="during", action="stall"))
