@@ -59,7 +59,7 @@ COMMANDS: Final = {
     "cert authority": ("cert:Authority", "make an authority that signs the certificates of daemons"),
     "cert make": ("cert:Make", "make the certificate of a conductor, a host or a ZooKeeper server"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
-    "complete": ("complete:Complete", "completion for bash, of commands, options and names"),
+    "complete": ("complete:Complete", "completion for bash and zsh, of commands, options and names"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),
     "lab show": ("lab:Show", "what the lab holds"),
     "lab serve": ("lab_serve:Serve", "run conductors and workers as daemons over the lab's hosts"),

@@ -38,15 +38,20 @@ _LISTS: Final = {
     "SERVER": ("server list", "name"),
 }
 """Maps an argument's name in the help to the command that lists its values, and to the column."""
+_SCRIPTS: Final = {"bash": "droveway", "zsh": "_droveway"}
+"""Maps each shell to the name of its script, by which the shell finds it where it is installed."""
 _SITES: Final = ("--lab", "--config-file")
 
 
 class Complete(Command):
-    """Print the completion for bash: source <(droveway complete)."""
+    """Print the completion for bash: source <(droveway complete); for zsh: source <(droveway complete --shell zsh)."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Take the words of a command line that is being typed."""
+        """Take the shell, and the words of a command line that is being typed."""
         parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--shell", choices=tuple(_SCRIPTS), default="bash", help="whose script is printed (default bash)"
+        )
         parser.add_argument(
             "words",
             metavar="WORD",
@@ -59,7 +64,7 @@ class Complete(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Print the script, or the possible words; print no names when the lab or installation cannot be read."""
         if not parsed_args.words:
-            script = importlib.resources.files("droveway.cli").joinpath("completion/droveway")
+            script = importlib.resources.files("droveway.cli").joinpath("completion", _SCRIPTS[parsed_args.shell])
             self.app.stdout.write(script.read_text(encoding="utf-8"))
             return 0
         patience = threading.Timer(PATIENCE, os._exit, (0,))
@@ -75,10 +80,10 @@ class Complete(Command):
 
 def candidates(application: app.App, words: Sequence[str]) -> list[str]:
     """Return what may replace the last word, in order; `FILES` alone when that is a file's name."""
-    # Bash makes a word of its own of each "=".
-    given = [word for word in words[:-1] if word != "="]
+    # Bash makes a word of its own of each "=", zsh does not.
+    given = [part for word in words[:-1] if word != "=" for part in _parts(word)]
     try:
-        *before, typed = [_unquoted(word) for word in (*given, words[-1].removeprefix("="))]
+        *before, typed = [_unquoted(word) for word in (*given, *_parts(words[-1].removeprefix("=")))]
     except ValueError:
         # A quotation mark is open.
         return []
@@ -86,6 +91,12 @@ def candidates(application: app.App, words: Sequence[str]) -> list[str]:
     if found == [FILES]:
         return found
     return sorted({word for word in found if word.startswith(typed) and printable(word) == word})
+
+
+def _parts(word: str) -> Sequence[str]:
+    """Return ``--option=value`` as two words."""
+    option, _, value = word.partition("=")
+    return (option, value) if option.startswith("--") and "=" in word else (word,)
 
 
 def _unquoted(word: str) -> str:

@@ -62,6 +62,7 @@ def shared() -> dict[str, Path]:
     """What stands beside the package in an installation: its path below the prefix, and the file in the checkout."""
     return {
         "share/bash-completion/completions/droveway": ROOT / "cli/completion/droveway",
+        "share/zsh/site-functions/_droveway": ROOT / "cli/completion/_droveway",
         "share/droveway/droveway.conf.sample": ROOT / "etc/droveway.conf.sample",
         **{f"share/droveway/{path.relative_to(ROOT / 'etc')}": path for path in (ROOT / "etc/sql").glob("*/*.sql")},
         **{f"share/droveway/systemd/{path.name}": path for path in (ROOT / "etc/systemd").iterdir()},
@@ -123,5 +124,6 @@ def test_man_finds_the_pages_of_an_environment_whose_commands_are_found(python: 
 
 
 def test_the_installed_command_prints_its_completion(python: Path, tmp_path: Path) -> None:
-    printed = run(python.with_name("droveway"), "complete", cwd=tmp_path)
-    assert printed == (ROOT / "cli/completion/droveway").read_text(encoding="utf-8")
+    for words, name in ((("complete",), "droveway"), (("complete", "--shell", "zsh"), "_droveway")):
+        printed = run(python.with_name("droveway"), *words, cwd=tmp_path)
+        assert printed == (ROOT / "cli/completion" / name).read_text(encoding="utf-8")
