@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -61,6 +65,30 @@ def test_what_has_to_find_a_defect_is_there(name: str) -> None:
         path, *function = test.partition("[")[0].split("::")
         source = (ROOT / path).read_text()
         assert all(f"def {each}(" in source for each in function), test
+
+
+def _missing(named: Iterable[str]) -> set[str]:
+    """Return the cases among these tests that pytest does not collect."""
+    cases = {test for test in named if "[" in test}
+    files = sorted({test.partition("::")[0] for test in cases})
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--every-case", *files],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return cases - {*done.stdout.splitlines()}
+
+
+def test_each_case_that_has_to_find_a_defect_is_there() -> None:
+    """A case whose parameters were renamed would let its defect live on without a word."""
+    named = {test for mutant in MUTANTS.values() for test in mutant.tests}
+    renamed = "tests/unit/test_mutants.py::test_what_has_to_find_a_defect_is_there[no such defect]"
+    assert _missing({*named, renamed}) == {renamed}
 
 
 def test_there_are_enough_of_every_layer() -> None:
