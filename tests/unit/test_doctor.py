@@ -30,7 +30,7 @@ SECRET = "canary-doctor-55e1"
 
 
 @pytest.fixture(name="conf")
-def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
+def fixture_conf(tmp_path: Path) -> Iterator[cfg.ConfigOpts]:
     """Nothing of it answers."""
     path = tmp_path / "droveway.conf"
     nowhere = "auth_type = none\nendpoint_override = http://127.0.0.1:9/\n"
@@ -41,7 +41,10 @@ def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
         + "".join(f"[{group}]\n{nowhere}" for group in services.GROUPS)
         + f"[worker]\nhypervisor = sandbox\nstate_path = {tmp_path / 'state'}\ninstances_root = {tmp_path / 'root'}\n"
     )
-    return settings.load_deployment(path)
+    conf = settings.load_deployment(path)
+    yield conf
+    # The options of a group, and so their overrides, are the whole process's.
+    conf.clear_override("worker", "upgrade_levels")
 
 
 def around(conf: cfg.ConfigOpts) -> Examined:
