@@ -52,6 +52,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     build.destroy(path)
 
 
+PATIENT = (
+    "import sys; from droveway.cli import main; from droveway.cli.commands import complete; complete.PATIENCE = 60.0; "
+    "sys.exit(main.main(sys.argv[1:]))"
+)
+"""The command, which a busy machine may answer late."""
+
+
 class Zsh:
     """A zsh on a terminal of its own, in an empty directory."""
 
@@ -63,7 +70,7 @@ class Zsh:
             (folder / "functions" / "_droveway").symlink_to(SCRIPT)
         (folder / ".zshrc").write_text(PREPARED)
         program = folder / "droveway"
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m droveway.cli.main "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{PATIENT}" "$@"\n')
         program.chmod(0o755)
         self._typed = folder / "typed"
         reading, writing = pty.openpty()

@@ -45,6 +45,12 @@ _droveway "$1"
 exit 0
 """
 
+PATIENT = (
+    "import sys; from droveway.cli import main; from droveway.cli.commands import complete; complete.PATIENCE = 60.0; "
+    "sys.exit(main.main(sys.argv[1:]))"
+)
+"""The command, which a busy machine may answer late."""
+
 ENDLESS = """
 import sys, threading
 from droveway.cli import main
@@ -167,7 +173,7 @@ def test_a_database_that_does_not_answer_holds_the_prompt_up_for_seconds_alone()
 def bash(lab: Path, tmp_path: Path) -> Callable[..., list[str]]:
     """What bash would offer, asked as it asks: with the words of a command line in COMP_WORDS."""
     program = tmp_path / "droveway"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m droveway.cli.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{PATIENT}" "$@"\n')
     program.chmod(0o755)
 
     def ask(*words: str) -> list[str]:
