@@ -10,7 +10,7 @@ from droveway import clocks
 from droveway.doctor.findings import FINE, Examined, Finding
 from droveway.errors import DrovewayError
 from droveway.persistence.database import Database, DatabaseUnusable, database_time
-from droveway.persistence.journal import cells_down, migrate
+from droveway.persistence.journal import cells_down, migrate, used_cells
 from droveway.persistence.nova import catalog, namesakes
 
 JOURNAL: Final = "journal"
@@ -26,6 +26,7 @@ def check(examined: Examined) -> Iterator[Finding]:
     else:
         try:
             yield from _journal(journal)
+            yield from _renamed(examined, journal)
         finally:
             journal.close()
     try:
@@ -83,6 +84,19 @@ def _down(examined: Examined) -> dict[str, str]:
         return {}
     with journal.read() as session:
         return cells_down.find(session)
+
+
+def _renamed(examined: Examined, journal: Database) -> Iterator[Finding]:
+    """Name each cell that moves or debts name and Nova does not know; nothing where either cannot be read."""
+    try:
+        migrate.check(journal)
+        known = examined.site.known_cells
+    except DrovewayError:
+        # The checks of the journal and of Nova's API database name the error.
+        return
+    with journal.read() as session:
+        for cell, sentence in used_cells.unknown(session, known).items():
+            yield Finding("cell-renamed", f"cell {cell}", sentence)
 
 
 def _journal(journal: Database) -> Iterator[Finding]:

@@ -92,6 +92,13 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "A person declared the cell down: no move waits for the cell, and no move goes there.",
         "Once the cell is back: droveway cell up CELL. After that start its nova-computes.",
     ),
+    "cell-renamed": Meaning(
+        Level.FAILURE,
+        "A move that has not ended, or a debt, names a cell that Nova does not know: somebody has renamed it. No "
+        "conductor starts.",
+        "Give the cell its name back: nova-manage cell_v2 update_cell --cell_uuid ID --name NAME. Rename a cell only "
+        "when no move is in it.",
+    ),
     "host-twice": Meaning(
         Level.FAILURE,
         "Two cells have a host of one name. Commands go to a worker by its host's name alone, so they might reach the "

@@ -32,13 +32,15 @@ _AGGREGATES: Final = (
 )
 _AGGREGATES_OF: Final = _AGGREGATES.where(api.AggregateHost.host == sa.bindparam("host"))
 
-_MAPPED: Final = sa.select(api.CellMapping.name, api.HostMapping.host, api.CellMapping.disabled).join(
-    api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id
+_MAPPED: Final = (
+    sa.select(api.CELL_NAME.label("name"), api.HostMapping.host, api.CellMapping.disabled)
+    .select_from(api.CellMapping)
+    .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
 )
 _MAPPED_SERVERS: Final = (
     sa.select(api.InstanceMapping.instance_uuid)
     .join(api.CellMapping, api.CellMapping.id == api.InstanceMapping.cell_id)
-    .where(api.CellMapping.name == sa.bindparam("cell"), api.InstanceMapping.instance_uuid.in_(_SERVERS))
+    .where(sa.bindparam("cell") == api.CELL_NAME, api.InstanceMapping.instance_uuid.in_(_SERVERS))
 )
 _NODES: Final = (
     sa.select(

@@ -25,8 +25,11 @@ _EXTRA = cell.InstanceExtra
 
 def mappings(session: orm.Session) -> tuple[MappingRow, ...]:
     """Return which cell each server is mapped to."""
+    # A cell without a name, as nova-manage cell_v2 simple_cell_setup makes it, goes by its id.
+    known = sa.case((api.CellMapping.name != "", api.CellMapping.name), else_=api.CellMapping.uuid)
     rows = session.execute(
-        sa.select(api.InstanceMapping.instance_uuid, api.CellMapping.name, api.InstanceMapping.queued_for_delete)
+        sa.select(api.InstanceMapping.instance_uuid, known, api.InstanceMapping.queued_for_delete)
+        .select_from(api.InstanceMapping)
         .outerjoin(api.CellMapping, api.CellMapping.id == api.InstanceMapping.cell_id)
         .order_by(api.InstanceMapping.instance_uuid)
     )

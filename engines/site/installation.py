@@ -21,9 +21,9 @@ from droveway.clients.placement import SAME_HOST_TRAIT
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
 from droveway.persistence.database import Database, DatabaseAway, database_time
-from droveway.persistence.journal import daemons, migrate
+from droveway.persistence.journal import daemons, migrate, used_cells
 from droveway.persistence.nova import catalog, super_conductors
-from droveway.persistence.nova.api import CellMapping
+from droveway.persistence.nova.api import CELL_NAME, CellMapping
 from droveway.persistence.nova.cell_urls import cell_url
 from droveway.persistence.nova.cells import Cells
 
@@ -31,6 +31,13 @@ LOG = logging.getLogger(__name__)
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
+
+
+class _Known(dict[str, Database]):
+    """Maps the name of each cell of Nova's to its database; raises `droveway.errors.Refused` for any other name."""
+
+    def __missing__(self, cell: str) -> Database:
+        raise Refused(used_cells.why(cell))
 
 
 class _Answering(Mapping[str, Database]):
@@ -80,13 +87,23 @@ class Installation:
 
     @functools.cached_property
     def known_cells(self) -> dict[str, Database]:
-        """The databases of Nova's cells, all but cell0, by the cells' names, whether they answer or not."""
-        columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
+        """The databases of Nova's cells, all but cell0, by the cells' names, whether they answer or not.
+
+        Raises `droveway.errors.Refused` where two cells have one name.
+        """
+        columns = CELL_NAME.label("name"), CellMapping.uuid, CellMapping.database_connection
         with self.api.read() as session:
             mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != super_conductors.CELL0)).all()
         default = self.conf.database.connection
-        urls = {mapping.name or mapping.uuid: str(mapping.database_connection) for mapping in mappings}
-        return {name: Database(cell_url(url, default, name)) for name, url in urls.items()}
+        ids: dict[str, str] = {}
+        for mapping in mappings:
+            if ids.setdefault(mapping.name, mapping.uuid) != mapping.uuid:
+                raise Refused(
+                    f"the cells {ids[mapping.name]} and {mapping.uuid} are both named {mapping.name}, and a move knows "
+                    f"a cell by its name: nova-manage cell_v2 update_cell --cell_uuid {mapping.uuid} --name NAME"
+                )
+        urls = {mapping.name: str(mapping.database_connection) for mapping in mappings}
+        return _Known({name: Database(cell_url(url, default, name)) for name, url in urls.items()})
 
     @functools.cached_property
     def cell0(self) -> Database | None:
@@ -188,8 +205,12 @@ class Installation:
     def _require_cells(self) -> None:
         """Raise DatabaseUnusable where a cell's database cannot be used, or none of them answers.
 
-        Moves of the cells that answer do not wait for one that is away.
+        Moves of the cells that answer do not wait for one that is away.  Raises `droveway.errors.Refused` where a move
+        names a cell that Nova does not know.
         """
+        with self.journal.read() as session:
+            for sentence in used_cells.unknown(session, self.known_cells).values():
+                raise Refused(sentence)
         away: list[DatabaseAway] = []
         for name, database in self.known_cells.items():
             try:

@@ -4,12 +4,16 @@ Nova does not soft-delete rows here, it deletes them. The models have no relatio
 order in which rows must be inserted: flush a parent before you add its children.
 """
 
+from typing import Final
+
+import sqlalchemy as sa
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from droveway.persistence.nova.base import ApiBase, LongString, MediumText, Real, String255, Timestamps, Uuid
 
 __all__ = [
+    "CELL_NAME",
     "Aggregate",
     "AggregateHost",
     "AggregateMetadata",
@@ -45,6 +49,13 @@ class CellMapping(Timestamps, ApiBase):
     transport_url: Mapped[LongString | None]
     database_connection: Mapped[LongString | None]
     disabled: Mapped[bool | None] = mapped_column(default=False)
+
+
+CELL_NAME: Final = sa.func.coalesce(sa.func.nullif(CellMapping.name, ""), CellMapping.uuid)
+"""What a cell is called: its name, or its id if it has none.
+
+``nova-manage cell_v2 simple_cell_setup`` makes a cell without a name.
+"""
 
 
 class HostMapping(Timestamps, ApiBase):

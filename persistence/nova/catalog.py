@@ -115,7 +115,8 @@ _SERVERS_LIKE: Final = sa.text(
     _SERVERS.format(which="AND (i.display_name = :name OR i.uuid = :name OR i.uuid LIKE :beginning) ")
 ).columns(launched_at=sa.DateTime, created_at=sa.DateTime)
 _MAPPINGS: Final = (
-    "SELECT m.instance_uuid, c.name FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id{which}"
+    "SELECT m.instance_uuid, COALESCE(NULLIF(c.name, ''), c.uuid) AS name"
+    " FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id{which}"
 )
 _ALL_MAPPINGS: Final = sa.text(_MAPPINGS.format(which=""))
 _MAPPINGS_OF: Final = sa.text(_MAPPINGS.format(which=" WHERE m.instance_uuid IN :servers")).bindparams(
@@ -134,15 +135,16 @@ _HOSTS_BY_METADATA: Final = sa.text(
     " WHERE m.key = :name"
 )
 _CELLS: Final = sa.text(
-    "SELECT c.name, c.uuid, c.disabled,"
+    "SELECT COALESCE(NULLIF(c.name, ''), c.uuid) AS name, c.uuid, c.disabled,"
     " (SELECT count(*) FROM host_mappings h WHERE h.cell_id = c.id) AS hosts,"
     " (SELECT count(*) FROM instance_mappings m WHERE m.cell_id = c.id"
     " AND (m.queued_for_delete IS NULL OR m.queued_for_delete = :no)) AS servers"
-    " FROM cell_mappings c ORDER BY c.name"
+    " FROM cell_mappings c ORDER BY name"
 )
 _OF_PROJECT: Final = sa.text("SELECT 1 FROM instance_mappings WHERE project_id = :project LIMIT 1")
 _HOSTS_OF: Final = sa.text(
-    "SELECT h.host FROM host_mappings h JOIN cell_mappings c ON c.id = h.cell_id WHERE c.name = :cell ORDER BY h.host"
+    "SELECT h.host FROM host_mappings h JOIN cell_mappings c ON c.id = h.cell_id"
+    " WHERE COALESCE(NULLIF(c.name, ''), c.uuid) = :cell ORDER BY h.host"
 )
 _MAPPED_HOST: Final = sa.text("SELECT 1 FROM host_mappings WHERE host = :host")
 _FLAVORS: Final = sa.text(

@@ -57,7 +57,7 @@ class Cells:
     """Gives access to the cell databases by the names of their cells."""
 
     def __init__(self, databases: Mapping[str, Database]) -> None:
-        self._databases = dict(databases)
+        self._databases = databases
 
     def names(self) -> list[str]:
         """Return the names of all cells, sorted."""
@@ -65,9 +65,10 @@ class Cells:
 
     def database(self, cell: str) -> Database:
         """Return the cell's database; raise `droveway.errors.NotFound` when the cell is unknown."""
-        if cell not in self._databases:
-            raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells")
-        return self._databases[cell]
+        try:
+            return self._databases[cell]
+        except KeyError:
+            raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells") from None
 
     def is_declared_down(self, cell: str, host: str) -> bool:
         """Tell whether a person declared the cell's host down, having made sure that it is off."""

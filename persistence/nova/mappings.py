@@ -9,16 +9,17 @@ from sqlalchemy import orm
 
 from droveway.errors import Conflict, NotFound, ServerDeleted
 from droveway.persistence.database import Database
-from droveway.persistence.nova.api import CellMapping, InstanceMapping
+from droveway.persistence.nova.api import CELL_NAME, CellMapping, InstanceMapping
 
 _SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
 _CELL: Final = (
-    sa.select(CellMapping.name)
+    sa.select(CELL_NAME)
+    .select_from(CellMapping)
     .join(InstanceMapping, InstanceMapping.cell_id == CellMapping.id)
     .where(InstanceMapping.instance_uuid == _SERVER)
 )
 _MAPPING: Final = sa.select(InstanceMapping).where(InstanceMapping.instance_uuid == _SERVER).with_for_update()
-_CELL_ID: Final = sa.select(CellMapping.id).where(CellMapping.name == sa.bindparam("name"))
+_CELL_ID: Final = sa.select(CellMapping.id).where(sa.bindparam("name") == CELL_NAME)
 
 
 def cell_of(session: orm.Session, server: str) -> str | None:
