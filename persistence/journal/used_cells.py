@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -12,7 +12,7 @@ from droveway.persistence.journal.states import ENDED
 from droveway.persistence.journal.tables import Debt, Move
 
 _LIVE: Final = Move.state.not_in([state.value for state in ENDED])
-_USED: Final = sa.union(
+_USED: Final[sa.CompoundSelect[Any]] = sa.union(
     sa.select(Move.source_cell.label("cell")).where(_LIVE),
     sa.select(Move.dest_cell).where(_LIVE, Move.dest_cell.is_not(None)),
     sa.select(Debt.cell).where(Debt.settled_at.is_(None), Debt.cell.is_not(None)),

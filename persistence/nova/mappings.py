@@ -24,7 +24,8 @@ _CELL_ID: Final = sa.select(CellMapping.id).where(sa.bindparam("name") == CELL_N
 
 def cell_of(session: orm.Session, server: str) -> str | None:
     """Return the name of the cell that the server is mapped to; None when it has no mapping, or one to no cell."""
-    return session.scalar(_CELL, {"server": server})
+    found: str | None = session.scalar(_CELL, {"server": server})
+    return found
 
 
 def home_cell(api: Database, server: str, source: str, destination: str | None) -> str:

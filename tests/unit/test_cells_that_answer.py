@@ -15,7 +15,7 @@ from droveway.cli import main
 from droveway.conf import settings
 from droveway.engines.operations import end_facts
 from droveway.engines.site.installation import Installation
-from droveway.errors import NotFound
+from droveway.errors import NotFound, Refused
 from droveway.lab import topology
 from droveway.lab.cloud import Cell, Host
 from droveway.lab.serve_settings import map_cell
@@ -84,7 +84,7 @@ def test_only_who_needs_a_cell_is_told_that_it_is_away(site: Installation) -> No
     assert "cell2" in site.cell_databases
     with pytest.raises(DatabaseAway, match="of cell cell2 does not answer"):
         _ = site.cell_databases["cell2"]
-    with pytest.raises(KeyError):
+    with pytest.raises(Refused, match="Nova has no cell of the name cell3 any more"):
         _ = site.cell_databases["cell3"]
 
 

@@ -29,12 +29,14 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
     assert "2 of them met a state" in text
     assert "3 distinct end states" in text
     assert "seed 7" in text
-    rows = [[cell.strip() for cell in row.split("\n     -")] for row in text.split("\n   * -")[1:]]
+    table = text.partition("   :header-rows: 1\n\n")[2]
+    rows = [[cell.strip() for cell in row.split(",")] for row in table.splitlines()]
     assert rows[0][:2] == ["cloud", "flow"]
     assert rows[1][:4] == ["three-hosts", "resize", "1/2", "1/1"]
     assert rows[2][:2] == ["one-host", "confirm (deleted)"]
     assert rows[2].count("1/1") == 1
     assert len(rows) == 3
+    assert {len(row) for row in rows} == {2 + len(matrix_table.COLUMNS)}
 
 
 @pytest.mark.parametrize(

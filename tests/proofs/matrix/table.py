@@ -93,13 +93,13 @@ def page(
         "",
     ]
     lines += [f"- *{name}*: {what}" for name, what in COLUMNS.items()]
-    lines += ["", ".. list-table::", "   :header-rows: 1", ""]
-    lines += _row(["cloud", "flow", *COLUMNS])
+    lines += ["", ".. csv-table::", "   :header-rows: 1", ""]
+    lines.append(_row(["cloud", "flow", *COLUMNS]))
     for cloud in clouds:
         for flow in _flows(cloud):
             cells = [counted.get((cloud, flow, name)) for name in COLUMNS]
             if any(cells):
-                lines += _row([cloud, flow, *(f"{cell[1]}/{cell[0]}" if cell else "" for cell in cells)])
+                lines.append(_row([cloud, flow, *(f"{cell[1]}/{cell[0]}" if cell else "" for cell in cells)]))
     return "\n".join(lines) + "\n"
 
 
@@ -189,8 +189,8 @@ def _flow(kind: str, how: str) -> str:
     return kind if how == HOWS[0] else f"{kind} ({how})"
 
 
-def _row(cells: list[str]) -> list[str]:
-    return [f"   {'* -' if number == 0 else '  -'} {cell}".rstrip() for number, cell in enumerate(cells)]
+def _row(cells: Sequence[str]) -> str:
+    return f"   {', '.join(cells)}".rstrip()
 
 
 _HEAD: Final = [
