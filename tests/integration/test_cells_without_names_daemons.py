@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 from support.daemons.daemons import Daemon, Ended, Installation
-from support.labs.small_lab import SERVER, until
+from support.labs.small_lab import SERVER
 
-from droveway.persistence.journal import daemons
 from droveway.persistence.nova.api import CellMapping
 
 
@@ -54,15 +53,9 @@ def test_no_conductor_starts_while_a_move_is_in_a_renamed_cell(site: Installatio
 
 
 def begin(site: Installation) -> Daemon:
-    """Start all daemons, and wait until commands know of the workers; the conductor."""
-    workers = site.workers()
+    """Start all daemons; the conductor."""
     conductor = site.conductor()
-
-    def all_are_up() -> bool:
-        with site.lab.journal.read() as session:
-            return {row.name for row, up in daemons.listing(session, daemons.WORKER) if up} == {*workers}
-
-    until(all_are_up, "the workers")
+    site.workers()
     return conductor
 
 

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from droveway.lab.serve_ports import free_port
 from droveway.lab.serve_settings import in_place, map_cell, settings_of, write
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database
-from droveway.persistence.journal import migrate
+from droveway.persistence.journal import daemons, migrate
 from droveway.persistence.journal import tables as journal
 from droveway.persistence.nova import base as nova_base
 
@@ -41,6 +41,8 @@ LONG = 180.0
 
 CONDUCTOR = "droveway-conductor"
 """The name in every conductor's certificate."""
+
+_WORKER = "worker-"
 
 
 Server = postgres_server.Server | mariadb_server.Server
@@ -148,7 +150,7 @@ class Installation:
             places |= {"OS_WORKER__TRANSFER_LISTEN": where, "OS_WORKER__TRANSFER_ADDRESS": where}
         words = ["worker", "run", "--host", host]
         shown = {**places, **self.certified(host), **environment}
-        daemon = self._start(f"worker-{host}", words, shown, configuration)
+        daemon = self._start(f"{_WORKER}{host}", words, shown, configuration)
         if self.authority is None:  # else its folders are there once a conductor has run
             self.await_worker(host)
         return daemon
@@ -158,8 +160,20 @@ class Installation:
         until(lambda: self.session.get(zookeeper.worker_path(host)), f"the worker of {host}", LONG)
 
     def workers(self) -> dict[str, Daemon]:
-        """A worker for every host."""
-        return {host: self.worker(host) for host in sorted(self.lab.identity.hosts)}
+        """A worker for every host; where a conductor is up, commands know of all of them when this returns."""
+        found = {host: self.worker(host) for host in sorted(self.lab.identity.hosts)}
+        if any(each.process.poll() is None for each in self.daemons if not each.name.startswith(_WORKER)):
+            self.await_known(found)
+        return found
+
+    def await_known(self, hosts: Collection[str]) -> None:
+        """Wait until commands know that the workers of these hosts are up, as a conductor writes into the journal."""
+
+        def are_known() -> bool:
+            with self.lab.journal.read() as session:
+                return {*hosts} <= {row.name for row, up in daemons.listing(session, daemons.WORKER) if up}
+
+        until(are_known, "what a conductor knows of the workers", LONG)
 
     def droveway(self, *words: str, **environment: str) -> tuple[int, str, str]:
         """An operator's command: exit code, stdout and stderr.
