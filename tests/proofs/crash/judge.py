@@ -42,7 +42,11 @@ def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
         operations.request_delete(lab, server)
     elif record.ends_wait:
         with lab.journal.write() as session:
-            requests.end_wait(session, moves.open_moves(session)[0], registry.reference(kind))
+            waiting = moves.open_moves(session)
+            if not waiting:
+                last = journal_moves.listing(session)[-1]
+                raise DrovewayError(f"no {kind} can be asked for: the last move is {last.state} ({last.error})")
+            requests.end_wait(session, waiting[0], registry.reference(kind))
     else:
         request = dataclasses.replace(_request(lab, kind, server), policy=policy)
         with lab.journal.write() as session:
