@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final
 
 from droveway import clocks
@@ -26,7 +26,6 @@ def check(examined: Examined) -> Iterator[Finding]:
     else:
         try:
             yield from _journal(journal)
-            yield from _renamed(examined, journal)
         finally:
             journal.close()
     try:
@@ -40,6 +39,7 @@ def check(examined: Examined) -> Iterator[Finding]:
     except DrovewayError as error:
         yield Finding("database-away", "cells", str(error))
         return
+    yield from _renamed(examined, cells)
     down, answering = _down(examined), {}
     for name in sorted(cells):
         if name in down:
@@ -86,16 +86,14 @@ def _down(examined: Examined) -> dict[str, str]:
         return cells_down.find(session)
 
 
-def _renamed(examined: Examined, journal: Database) -> Iterator[Finding]:
-    """Name each cell that moves or debts name and Nova does not know; nothing where either cannot be read."""
+def _renamed(examined: Examined, cells: Container[str]) -> Iterator[Finding]:
+    """Name each cell that moves or debts name and Nova does not know; nothing where the journal cannot be used."""
     try:
-        migrate.check(journal)
-        known = examined.site.known_cells
+        journal = examined.site.journal
     except DrovewayError:
-        # The checks of the journal and of Nova's API database name the error.
-        return
+        return  # the journal's own check has named the error
     with journal.read() as session:
-        for cell, sentence in used_cells.unknown(session, known).items():
+        for cell, sentence in used_cells.unknown(session, cells).items():
             yield Finding("cell-renamed", f"cell {cell}", sentence)
 
 

@@ -94,8 +94,8 @@ MEANINGS: Final[dict[str, Meaning]] = {
     ),
     "cell-renamed": Meaning(
         Level.FAILURE,
-        "A move that has not ended, or a debt, names a cell that Nova does not know: somebody has renamed it. No "
-        "conductor starts.",
+        "A move that has not ended, or a debt, names a cell that Nova does not know: somebody has renamed it. While a "
+        "move does, no conductor starts. A debt stays unpaid.",
         "Give the cell its name back: nova-manage cell_v2 update_cell --cell_uuid ID --name NAME. Rename a cell only "
         "when no move is in it.",
     ),

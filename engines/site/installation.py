@@ -209,7 +209,7 @@ class Installation:
         names a cell that Nova does not know.
         """
         with self.journal.read() as session:
-            for sentence in used_cells.unknown(session, self.known_cells).values():
+            for sentence in used_cells.unknown(session, self.known_cells, of_debts=False).values():
                 raise Refused(sentence)
         away: list[DatabaseAway] = []
         for name, database in self.known_cells.items():

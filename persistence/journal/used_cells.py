@@ -8,20 +8,28 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from droveway.persistence.database import Executor
+from droveway.persistence.journal import cells_down
 from droveway.persistence.journal.states import ENDED
 from droveway.persistence.journal.tables import Debt, Move
 
 _LIVE: Final = Move.state.not_in([state.value for state in ENDED])
-_USED: Final[sa.CompoundSelect[Any]] = sa.union(
+_MOVES: Final = (
     sa.select(Move.source_cell.label("cell")).where(_LIVE),
     sa.select(Move.dest_cell).where(_LIVE, Move.dest_cell.is_not(None)),
-    sa.select(Debt.cell).where(Debt.settled_at.is_(None), Debt.cell.is_not(None)),
 )
+_DEBTS: Final = sa.select(Debt.cell).where(Debt.settled_at.is_(None), Debt.cell.is_not(None))
+_OF_MOVES: Final[sa.CompoundSelect[Any]] = sa.union(*_MOVES)
+_OF_ALL: Final[sa.CompoundSelect[Any]] = sa.union(*_MOVES, _DEBTS)
 
 
-def unknown(transaction: Executor, known: Container[str]) -> dict[str, str]:
-    """Return each cell that a move that has not ended, or a debt, names and Nova does not know, with a sentence."""
-    return {cell: why(cell) for cell in sorted(transaction.scalars(_USED)) if cell not in known}
+def unknown(transaction: Executor, known: Container[str], *, of_debts: bool = True) -> dict[str, str]:
+    """Return each cell that Nova does not know and a move that has not ended names, with a sentence.
+
+    ``of_debts`` adds the cells that only a debt names.  A cell that a person declared down may be unknown to Nova.
+    """
+    used = transaction.scalars(_OF_ALL if of_debts else _OF_MOVES)
+    gone = cells_down.find(transaction)
+    return {cell: why(cell) for cell in sorted(used) if cell not in known and cell not in gone}
 
 
 def why(cell: str) -> str:

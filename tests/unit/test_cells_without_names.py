@@ -18,7 +18,7 @@ from droveway.errors import Refused
 from droveway.lab import topology
 from droveway.lab.cloud import Cell, Host
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import migrate, used_cells
+from droveway.persistence.journal import cells_down, migrate, used_cells
 from droveway.persistence.journal.tables import Debt, Move
 from droveway.persistence.nova import api as api_tables
 from droveway.persistence.nova import base as nova_base
@@ -132,6 +132,10 @@ def fixture_journal(tmp_path: Path) -> Iterator[Database]:
 def test_a_renamed_cell_is_named_as_long_as_a_move_or_a_debt_is_there(journal: Database, site: Installation) -> None:
     with journal.write() as session:
         assert set(used_cells.unknown(session, ())) == {"cell1", "cell2", "cell3"}
+        assert set(used_cells.unknown(session, (), of_debts=False)) == {"cell1", "cell2"}
+        cells_down.declare(session, "cell1", reason="burnt", who="ana")
+        assert set(used_cells.unknown(session, ())) == {"cell2", "cell3"}
+        assert cells_down.lift(session, "cell1")
         assert set(used_cells.unknown(session, {"cell1", "cell3"})) == {"cell2"}
         session.execute(sa.update(Move).values(state="done"))
         assert set(used_cells.unknown(session, ())) == {"cell3"}

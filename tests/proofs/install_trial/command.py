@@ -44,6 +44,8 @@ ALL_THREE: Final = "Let the daemons know all three"
 """The section at whose end one of the ZooKeeper servers may fail."""
 JUDGED: Final = ("Check it", "Back the journal up", "Upgrade", "The way back", ALL_THREE)
 """The pages' sections at whose end there is an installation that works."""
+_ZOOKEEPER: Final = 2281
+"""The port of each ZooKeeper server."""
 PORTS: Final = {"Keystone": cloud.PORT, "MariaDB": 3306, "PostgreSQL": 5432}
 
 _ROOM: Final = (
@@ -191,6 +193,7 @@ def _carry_out(folder: Path, wheels: Path, root: Path, client: Path, database: s
                 if section == ALL_THREE:
                     # It leads, since it was the first of the three.
                     zookeepers[0].run("systemctl", "kill", "--signal=KILL", "zookeeper")
+                    until(lambda: not _listens(ZOOKEEPERS["zk1.example"]), "the leader's end", _READY_WITHIN)
                     _move(conductor, hosts, services)
 
 
@@ -215,6 +218,11 @@ def _machine(
         for wheel in shared.glob("wheels/droveway-*.whl"):
             booted.run("cp", str(wheel), "/srv/droveway/")
         yield booted
+
+
+def _listens(address: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((address, _ZOOKEEPER)) == 0
 
 
 def _give_nova_s_databases(conductor: Machine, lab: Lab, database: str) -> None:
